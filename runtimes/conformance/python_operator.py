@@ -47,6 +47,9 @@ class Events(ConformanceOperator):
                 print("print", n, flush=True)
             case "raise":
                 raise ValueError(f"raise {n}")
+            case "endless":
+                while True:
+                    yield {"n": n + 1}
             case "wrong":
                 yield {"n": "text"}
             case "sleep":

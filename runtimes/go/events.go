@@ -151,16 +151,29 @@ type builder struct {
 	schema *arrow.Schema
 	fields []arrow.Field // those of the schema, which copies them each time
 	rows   *array.RecordBuilder
+	count  int64
+	sizes  sizes
+	bound  int64 // of all rows, in bytes
 }
 
-func builderOf(schema *arrow.Schema) *builder {
-	return &builder{schema, schema.Fields(), array.NewRecordBuilder(memory.DefaultAllocator, schema)}
+func builderOf(schema *arrow.Schema, bound int64) *builder {
+	rows := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	return &builder{schema: schema, fields: schema.Fields(), rows: rows, sizes: sizesOf(rows.Fields()), bound: bound}
+}
+
+// take makes a batch of the rows, of which none stays.
+func (b *builder) take() arrow.RecordBatch {
+	b.requireBounded() // whatever the operator did with a panic
+	b.count = 0
+	return b.rows.NewRecordBatch()
 }
 
 func (b *builder) append(row Row) {
 	if len(row) != len(b.fields) {
 		panic(SchemaError{fmt.Sprintf("expected an event with the columns %s; the operator answered %s", names(columnsOf(b.schema)), names(row))})
 	}
+	b.count++
+	b.requireBounded() // before the builders grow, to twice their size
 	for i, f := range b.fields {
 		value, ok := row[f.Name]
 		if !ok {
@@ -169,6 +182,15 @@ func (b *builder) append(row Row) {
 		if err := appendValue(b.rows.Field(i), value); err != nil {
 			panic(SchemaError{fmt.Sprintf("column %q: expected %s, the operator answered %v (%T): %v", f.Name, f.Type, value, value, err)})
 		}
+	}
+	if len(b.sizes.varied) > 0 {
+		b.requireBounded()
+	}
+}
+
+func (b *builder) requireBounded() {
+	if size := b.sizes.of(b.count); size > b.bound {
+		panic(tooLarge{events: b.count, size: size, bound: b.bound})
 	}
 }
 

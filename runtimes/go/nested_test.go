@@ -24,7 +24,7 @@ func TestListsStructsAndMapsAreGosBothWays(t *testing.T) {
 		{arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Float64), [2]float64{1, 2}, []any{1.0, 2.0}},
 	} {
 		schema := arrow.NewSchema([]arrow.Field{{Name: "v", Type: c.of, Nullable: true}}, nil)
-		b := builderOf(schema)
+		b := builderOf(schema, noBound)
 		b.append(Row{"v": c.given})
 		b.append(Row{"v": nil})
 		batch := b.rows.NewRecordBatch()
@@ -58,7 +58,7 @@ func TestAnotherFormIsRefusedByTheColumn(t *testing.T) {
 					t.Errorf("%s: %v: %v", c.of, c.given, failed)
 				}
 			}()
-			builderOf(arrow.NewSchema([]arrow.Field{{Name: "v", Type: c.of, Nullable: true}}, nil)).append(Row{"v": c.given})
+			builderOf(arrow.NewSchema([]arrow.Field{{Name: "v", Type: c.of, Nullable: true}}, nil), noBound).append(Row{"v": c.given})
 		}()
 	}
 }

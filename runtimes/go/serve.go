@@ -75,7 +75,14 @@ func serve(op any, path string) error {
 		}
 		reply := &pb.Message{Id: request.Id}
 		answer := s.guarded(request, reply, tables)
-		if err := w.send(reply, answer...); err != nil {
+		err = w.send(reply, answer...)
+		if large, ok := err.(tooLarge); ok {
+			s.row = -1
+			reply = &pb.Message{Id: request.Id}
+			s.fail(reply, large, "")
+			err = w.send(reply)
+		}
+		if err != nil {
 			return err
 		}
 		if request.GetStop() != nil {
@@ -137,7 +144,7 @@ func (s *server) fail(reply *pb.Message, why any, trace string) {
 	}
 	reply.Kind = &pb.Message_Failure{Failure: f}
 	if s.ctx.Output != nil {
-		s.ctx.rows = builderOf(s.ctx.Output) // what was emitted before goes nowhere
+		s.ctx.rows = builderOf(s.ctx.Output, s.wire.bound) // what was emitted before goes nowhere
 	}
 }
 
@@ -184,9 +191,13 @@ func (s *server) start(start *pb.Start, ready *pb.Ready) error {
 		return err
 	}
 	s.input, s.column = input, columnsOf(input.schema)
+	s.wire.bound = noBound
+	if n := start.AnswerBytes; n > 0 && n < noBound {
+		s.wire.bound = int64(n)
+	}
 	s.ctx = Context{
 		Operator: start.Operator, Version: start.OperatorVersion, Instance: start.Instance,
-		Input: input.schema, Output: output.schema, rows: builderOf(output.schema),
+		Input: input.schema, Output: output.schema, rows: builderOf(output.schema, s.wire.bound),
 		Directory: os.Getenv("UDO_DIRECTORY"), Log: slog.New(&logs{wire: s.wire}),
 	}
 	if o, ok := s.op.(Opener); ok && !start.Check {
@@ -288,7 +299,7 @@ func (s *server) migrate(from int, tables map[pb.Part_Table][]byte) ([]table, er
 	return changes(touched, nil, true), nil
 }
 
-func (s *server) emitted() []table { return []table{{pb.Part_ROWS, s.ctx.rows.rows.NewRecordBatch()}} }
+func (s *server) emitted() []table { return []table{{pb.Part_ROWS, s.ctx.rows.take()}} }
 
 func (s *server) whole(answer arrow.RecordBatch, err error) ([]table, error) {
 	if err != nil || answer == nil {

@@ -29,6 +29,7 @@ type wire struct {
 	conn   net.Conn
 	lock   sync.Mutex // an operator may log from any goroutine
 	shared *shared    // once it is agreed on
+	bound  int64      // of an answer's tables, wherever they lie; told by Start
 }
 
 type table struct {
@@ -87,18 +88,29 @@ func (w *wire) receive() (*pb.Message, map[pb.Part_Table][]byte, error) {
 	return message, tables, nil
 }
 
-// send writes one message with its tables.
+// send writes one message with its tables; tooLarge, and nothing is written, if they are beyond the bound.
 func (w *wire) send(message *pb.Message, tables ...table) error {
 	var body bytes.Buffer
 	if len(tables) > 0 && w.shared != nil {
 		w.shared.used = 0
 	}
+	large := tooLarge{bound: w.bound}
 	for _, t := range tables {
 		part, err := w.put(t, &body)
 		if err != nil {
 			return err
 		}
 		message.Parts = append(message.Parts, part)
+		large.size += int64(part.Bytes) + int64(padding(int(part.Bytes)))
+		switch t.kind {
+		case pb.Part_ROWS:
+			large.events = t.batch.NumRows()
+		case pb.Part_STATES:
+			large.states = t.batch.NumRows()
+		}
+	}
+	if large.size > large.bound {
+		return large
 	}
 	head, err := proto.Marshal(message)
 	if err != nil {

@@ -19,6 +19,7 @@ from tests.operators.sdks import Sdk
 from tests.support.selection import long
 from udo_cli.conformance import schemas
 from udo_cli.conformance.player import Player, starting
+from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
@@ -163,6 +164,23 @@ def test_it_is_pushed_deployed_and_called(sdk: Sdk, platform: Shell, tmp_path: P
         client.add_listener(got.append)
         client.send({"id": 7, "value": 101.0})
     assert got == [{"id": 7, "flagged": True}]
+
+
+@pytest.mark.long
+def test_an_event_that_is_answered_without_end_is_a_dead_letter_and_ends_no_process(sdk: Sdk, daemon: Daemon) -> None:
+    from udo_interface import connect
+
+    digest = put(daemon, sdk, "conformance", "events", input={"do": "string", "n": "int64"}, output={"n": "int64"})
+    daemon.api.deploy("d", "t", "1", digest, json.dumps({"policy": "dead-letter"}), 30_000)
+    got: list[object] = []
+    with connect("d", node=str(daemon.home / "node.sock")) as client:
+        client.add_listener(got.append)
+        for do in ("add", "endless", "add"):
+            client.send({"do": do, "n": 1})
+    assert got == [{"n": 2}, {"n": 2}]
+    [letter] = daemon.api.dead_letters("d", whole=True)
+    assert f"the bound is {DEFAULT.answer_bytes}: return less per event, or send fewer" in letter.reason
+    assert daemon.slot().restarts == 0
 
 
 @pytest.mark.parametrize("sdk", [long("cpp"), "java", "node", long("rust")], indirect=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
 
 import psutil
@@ -99,23 +101,30 @@ def hangs(open_: Open) -> None:
 def memory(open_: Open) -> None:
     with open_("events", BOTH) as p:
         _n(p, ("add", 1))
-        over = Event()
-        watch = Thread(target=_kill_above, args=(p, over), daemon=True)
-        watch.start()
-        try:
-            failure = p.fails(events(("memory", 0)))
-        except Gone:
-            pass
-        else:
-            require("a Failure with a message", True, bool(failure.message or failure.type))
-        finally:
-            over.set()
-            watch.join()
+        with limited(p):
+            try:
+                failure = p.fails(events(("memory", 0)))
+            except Gone:
+                pass
+            else:
+                require("a Failure with a message", True, bool(failure.message or failure.type))
     _answers(open_)
 
 
+@contextmanager
+def limited(p: Player) -> Iterator[None]:
+    """Its process is killed if it takes much memory, as a node does with an operator beyond its limit."""
+    over = Event()
+    watch = Thread(target=_kill_above, args=(p, over), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
+
+
 def _kill_above(p: Player, over: Event) -> None:
-    """As a node does with an operator beyond its limit."""
     first = psutil.Process(p.process.pid)
 
     def taken() -> int:

@@ -106,12 +106,13 @@ class Player:
         check: bool = False,
         unknown: bytes = b"",
         shares: bool = True,
+        answer_bytes: int = DEFAULT.answer_bytes,
     ) -> None:
         """Hello, Start and Ready. `unknown`: serialised fields that no version knows; `shares`: memory, if both sides can."""
         require("whether it speaks version 1", True, (hello := self.hello()).oldest <= 1 <= hello.newest)
         self._schemas = schemas
         message = start_message(schemas, keyed, Context("conformance", "1"))
-        message.check = check
+        message.check, message.answer_bytes = check, answer_bytes
         message.MergeFromString(unknown)
         require("capabilities that it lacks", [], [c for c in needs(keyed) if c not in hello.capabilities])
         if shares and self.process.shared is not None and SHARED_MEMORY in hello.capabilities:

@@ -22,7 +22,7 @@ from udo_protocol.errors import UdoError
 from udo_protocol.proto import operator_pb2 as pb
 
 # They enter their cases, in this order.
-for _part in ("handshake", "types", "memory", "events", "keyed"):
+for _part in ("handshake", "types", "memory", "events", "keyed", "bounds"):
     import_module(f"udo_cli.conformance.{_part}")
 # Of each kind of frame: a JVM has compiled what it needs by then.
 _WARM, _FRAMES = 20, 30

@@ -18,6 +18,8 @@ _TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 999_999)
 _OLD = dt.datetime(1583, 1, 1)
 _TEXT = ["", "a", "üß€", "日本語", "👩‍👩‍👧", "e\u0301", "\x00\x7f", "x" * 100_000]
 _FLOATS = [0.0, -0.0, 1.5, -1e300, float("inf"), float("-inf"), float("nan"), 5e-324]
+# Values that are longer would be too much in many rows.
+_LONG = 1_000
 _POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 Columns = dict[str, tuple[pa.DataType, Sequence[Any]]]
@@ -137,6 +139,18 @@ def _nulls(open_: Open, role: str) -> None:
     with open_(role, (schema, schema)) as p:
         sent = pa.RecordBatch.from_arrays([pa.nulls(3), pa.array([1, None, 3])], schema=schema)
         _same("nulls", sent, p.data(sent))
+
+
+@case("types", "10,000 rows of all types: event by event")
+def many(open_: Open) -> None:
+    columns: Columns = {"null": (pa.null(), [None])}
+    for name, (t, values) in (column for group in GROUPS.values() for column in group.items()):
+        columns[name] = t, [v for v in values if not isinstance(v, (str, bytes)) or len(v) < _LONG]
+    schema = pa.schema([(name, t) for name, (t, _) in columns.items()])
+    some = _batch(columns, schema)
+    [sent] = pa.Table.from_batches([some] * (10_000 // some.num_rows + 1)).slice(1, 10_000).combine_chunks().to_batches()
+    with open_("each", (schema, schema)) as p:
+        _same("many", sent, p.data(sent))
 
 
 @case("types", "a batch of 100,000 rows")

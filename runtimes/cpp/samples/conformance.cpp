@@ -40,6 +40,7 @@ struct Doing : Opened<udo::Events> {
         }
         if (what == "print") std::cout << "print " << n << std::endl;
         if (what == "raise") throw std::runtime_error("raise " + std::to_string(n));
+        while (what == "endless") ctx.emit({{"n", n + 1}});
         if (what == "wrong") return ctx.emit({{"n", "text"}});
         if (what == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(n));
         if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1000));

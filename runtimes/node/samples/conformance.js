@@ -26,6 +26,7 @@ const ROLES = {
         case "log": for (const level of ["debug", "info", "warn", "error"]) ctx.log[level](`log ${n}`); break;
         case "print": console.log(`print ${n}`); break;
         case "raise": throw new Error(`raise ${n}`);
+        case "endless": for (;;) ctx.emit({n: n + 1n});
         case "wrong": ctx.emit({n: "text"}); return;
         case "sleep": await new Promise((resolve) => setTimeout(resolve, Number(n))); break;
         case "hang": await forever; break;

@@ -178,15 +178,22 @@ struct Shown {
     std::string operator()(const Cell& value) const { return "a value of a column of " + value.column->type()->ToString(); }
 };
 
-Rows::Rows(std::shared_ptr<arrow::Schema> schema) : schema_(std::move(schema)) {
-    for (const auto& field : schema_->fields()) columns_.push_back(check(arrow::MakeBuilder(field->type())));
+static std::vector<std::unique_ptr<arrow::ArrayBuilder>> builders(const arrow::Schema& schema) {
+    std::vector<std::unique_ptr<arrow::ArrayBuilder>> made;
+    for (const auto& field : schema.fields()) made.push_back(check(arrow::MakeBuilder(field->type())));
+    return made;
 }
+
+Rows::Rows(std::shared_ptr<arrow::Schema> schema, std::uint64_t bound)
+    : schema_(std::move(schema)), columns_(builders(*schema_)), size_(columns_), bound_(bound) {}
 
 void Rows::push(std::span<const Field> row) {
     if (row.size() != columns_.size()) {
         const auto many = std::to_string(row.size());
         throw SchemaError("expected an event with the columns " + named(*schema_) + "; the operator answered one of " + many);
     }
+    count_++;
+    require_bounded();  // before the builders grow, to twice their size
     for (std::size_t n = 0; n < columns_.size(); n++) {
         const auto& field = *schema_->field(static_cast<int>(n));
         const Field* found = &row[n];
@@ -200,10 +207,15 @@ void Rows::push(std::span<const Field> row) {
             throw SchemaError("column \"" + field.name() + "\": expected " + field.type()->ToString() + ", the operator answered " + answered);
         }
     }
-    count_++;
+    require_bounded();
+}
+
+void Rows::require_bounded() const {
+    if (const auto bytes = size_.of(count_); bytes > bound_) throw TooLarge(count_, 0, bytes, bound_);
 }
 
 Batch Rows::take() {
+    require_bounded();  // whatever the operator did with an exception
     std::vector<std::shared_ptr<arrow::Array>> made;
     for (const auto& column : columns_) made.push_back(check(column->Finish()));
     return arrow::RecordBatch::Make(schema_, std::exchange(count_, 0), std::move(made));

@@ -19,8 +19,8 @@ namespace udo {
 
 using namespace detail;
 
-Context::Context(Wire& wire, std::shared_ptr<arrow::Schema> in, std::shared_ptr<arrow::Schema> out)
-    : input(std::move(in)), output(std::move(out)), log(wire), rows_(std::make_unique<Rows>(output)) {}
+Context::Context(Wire& wire, std::shared_ptr<arrow::Schema> in, std::shared_ptr<arrow::Schema> out, std::uint64_t bound)
+    : input(std::move(in)), output(std::move(out)), log(wire), rows_(std::make_unique<Rows>(output, bound)) {}
 Context::~Context() = default;
 
 void Context::emit(std::span<const Field> row) { rows_->push(row); }
@@ -95,11 +95,16 @@ class Server {
             case Kind::PING: return wire_.send(request.id, Kind::PING, {});
             case Kind::STOP: op_.close(); return wire_.send(request.id, Kind::BYE, {});
             case Kind::DATA:
-            case Kind::REHEARSE: return wire_.send(request.id, Kind::ANSWER, {}, data(request));
-            case Kind::TIMERS: return wire_.send(request.id, Kind::ANSWER, {}, timers(request));
-            case Kind::MIGRATE: return wire_.send(request.id, Kind::ANSWER, {}, migrate(request));
+            case Kind::REHEARSE: return send(request.id, data(request));
+            case Kind::TIMERS: return send(request.id, timers(request));
+            case Kind::MIGRATE: return send(request.id, migrate(request));
             default: throw std::runtime_error(std::string("this SDK (") + SDK + ") does not know the request");
         }
+    }
+
+    void send(std::uint64_t id, const Tables& answer) {
+        row_.reset();
+        wire_.send(id, Kind::ANSWER, {}, answer);
     }
 
     void fail(std::uint64_t id, const std::type_info& type, const char* message, const char* code) {
@@ -110,12 +115,13 @@ class Server {
         fields.add_string(3, trace());
         if (row_) fields.add_uint32(4, static_cast<std::uint32_t>(*row_));
         fields.add_string(5, code);
-        if (ctx_) ctx_->rows_ = std::make_unique<Rows>(ctx_->output);  // what was emitted before goes nowhere
+        if (ctx_) ctx_->rows_ = std::make_unique<Rows>(ctx_->output, wire_.bound);  // what was emitted before goes nowhere
         wire_.send(id, Kind::FAILURE, content);
     }
 
     std::string start(const std::string& content) {
         std::string name, version, instance, input, output;
+        std::uint64_t told = 0;
         bool check_only = false, is_keyed = false;
         protozero::pbf_reader fields(content);
         while (fields.next()) {
@@ -132,6 +138,7 @@ class Server {
                     is_keyed = true;
                     fields.skip();
                     break;
+                case 9: told = fields.get_uint64(); break;
                 case 10: check_only = fields.get_bool(); break;
                 default: fields.skip();
             }
@@ -140,7 +147,8 @@ class Server {
             throw SchemaError(
                 "the operator keeps state by key, and operator.toml names no key: add key = [\"COLUMN\", ...], the columns that make it up");
         }
-        ctx_.emplace(wire_, schema_of(input), schema_of(output));
+        wire_.bound = told ? std::min(told, MOST_BODY_BYTES) : MOST_BODY_BYTES;
+        ctx_.emplace(wire_, schema_of(input), schema_of(output), wire_.bound);
         ctx_->name = std::move(name);
         ctx_->version = std::move(version);
         ctx_->instance = std::move(instance);

@@ -42,6 +42,22 @@ arrow::ipc::IpcWriteOptions writing() {
     return options;
 }
 
+// How large each table's message is; TooLarge if they exceed the bound.
+std::vector<std::size_t> bounded(const std::vector<std::pair<Table, Batch>>& tables, std::uint64_t bound) {
+    std::vector<std::size_t> every;
+    std::int64_t size = 0, events = 0, states = 0;
+    std::uint64_t all = 0;
+    for (const auto& [table, batch] : tables) {
+        check(arrow::ipc::GetRecordBatchSize(*batch, writing(), &size));
+        every.push_back(static_cast<std::size_t>(size));
+        all += every.back() + padding(every.back());
+        if (table == Table::ROWS) events = batch->num_rows();
+        if (table == Table::STATES) states = batch->num_rows();
+    }
+    if (all > bound) throw TooLarge(events, states, all, bound);
+    return every;
+}
+
 struct Part {
     Table table{};
     std::uint64_t bytes = 0;
@@ -167,10 +183,10 @@ void Wire::send(std::uint64_t id, Kind kind, std::string_view content, const std
     protozero::pbf_writer message(head);
     message.add_uint64(1, id);
     std::vector<Buffer> sent;
+    const auto every = bounded(tables, bound);
+    auto next = every.begin();
     for (const auto& [table, batch] : tables) {
-        std::int64_t size = 0;
-        check(arrow::ipc::GetRecordBatchSize(*batch, writing(), &size));
-        const auto bytes = static_cast<std::size_t>(size);
+        const auto bytes = *next++;
         protozero::pbf_writer part(message, 2);
         part.add_enum(1, static_cast<int>(table));
         part.add_uint64(2, bytes);
@@ -184,7 +200,6 @@ void Wire::send(std::uint64_t id, Kind kind, std::string_view content, const std
         body += bytes + padding(bytes);
     }
     message.add_message(static_cast<protozero::pbf_tag_type>(kind), content.data(), content.size());
-    if (body > UINT32_MAX) throw std::length_error("an answer of more than 4 GiB");
     std::uint32_t sizes[2] = {static_cast<std::uint32_t>(head.size()), static_cast<std::uint32_t>(body)};
     head.append(padding(head.size()), '\0');
     pieces[0] = {sizes, sizeof sizes};

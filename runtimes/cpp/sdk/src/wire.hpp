@@ -11,6 +11,8 @@
 
 #include <udo/operator.hpp>
 
+#include "size.hpp"
+
 namespace udo::detail {
 
 // Numbers of udo_protocol/proto/operator.proto: the fields of the oneof in Message, and Part.Table.
@@ -52,8 +54,10 @@ class Wire {
     void share() { shares_ = shared_.there(); }
     // None when the engine has gone.
     std::optional<Request> receive();
-    // One message: its content as Protobuf, and its tables.
+    // One message: its content as Protobuf, and its tables. TooLarge, and nothing is sent, if these take more bytes than the bound.
     void send(std::uint64_t id, Kind kind, std::string_view content, const std::vector<std::pair<Table, Batch>>& tables = {});
+
+    std::uint64_t bound = MOST_BODY_BYTES;  // of a message's tables, wherever they lie
 
   private:
     bool read(std::uint8_t* into, std::size_t bytes);

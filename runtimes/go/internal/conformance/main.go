@@ -67,6 +67,10 @@ func (events) Process(event operator.Event, ctx *operator.Context) error {
 		fmt.Println("print", n)
 	case "raise":
 		return fmt.Errorf("raise %d", n)
+	case "endless":
+		for {
+			ctx.Emit(operator.Row{"n": n + 1})
+		}
 	case "wrong":
 		ctx.Emit(operator.Row{"n": "text"})
 	case "sleep":

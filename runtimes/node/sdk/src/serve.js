@@ -1,11 +1,14 @@
 // The conversation with the engine: one request at a time, each answered once.
-import {SchemaError, batchOf, requireColumns, values} from "./columns.js";
+import {SchemaError, values} from "./columns.js";
 import {Touched} from "./keyed.js";
+import {Rows, SOURCE} from "./rows.js";
 import {Instant} from "./values.js";
 import {Decoder, Wire} from "./wire.js";
 
 const PROTOCOL_VERSION = 1;
 const SDK = "node 0.1.0";
+// A larger body cannot be told of: its length is a number of 32 bits.
+const MOST_BODY_BYTES = 2 ** 32 - 1;
 const LEVELS = {debug: 1, info: 2, warn: 3, error: 4};
 
 /** Serves the operator until the engine stops it; then the process ends. */
@@ -29,11 +32,10 @@ class Context {
   directory = process.env.UDO_DIRECTORY; // files given at deployment lie here
   /** The event time up to which all has been seen, an Instant; undefined before any is known. */
   watermark = undefined;
-  rows = [];
-  sources = []; // of each of these rows: what it answers
   current = undefined; // what is being processed; undefined: not row by row
 
   constructor(start, input, output, wire) {
+    this.rows = new Rows(output, wire.bound);
     this.operator = start.operator;
     this.version = start.operator_version;
     this.instance = start.instance;
@@ -46,11 +48,15 @@ class Context {
     }
   }
 
+  /** Before a request. */
+  begin() {
+    this.rows.clear();
+    this.current = undefined;
+  }
+
   /** Answers an event: an object with the manifest's output columns. */
   emit(row) {
-    requireColumns(this.output, row);
-    this.rows.push(row);
-    this.sources.push(this.current);
+    this.rows.add(row, this.current);
   }
 }
 
@@ -68,7 +74,17 @@ class Server {
     for await (const {message, tables} of this.wire.messages()) {
       const {id, kind} = message;
       const [reply, answer] = await this.guarded(kind, message[kind], tables);
-      if (!(await this.wire.send({id, ...reply}, answer)) || kind === "stop") return;
+      if (!(await this.send(id, reply, answer)) || kind === "stop") return;
+    }
+  }
+
+  /** Sends a reply, and a Failure in place of one that cannot be sent. */
+  send(id, reply, answer) {
+    try {
+      return this.wire.send({id, ...reply}, answer);
+    } catch (e) {
+      this.ctx.current = undefined;
+      return this.wire.send({id, ...this.failure(e)});
     }
   }
 
@@ -77,14 +93,18 @@ class Server {
     try {
       return await this.handle(kind, request, tables);
     } catch (e) {
-      const {name = typeof e, message = String(e), stack = ""} = e ?? {};
-      const type = e instanceof Error ? e.constructor.name : name;
-      return [{failure: {type, message, trace: stack, row: this.ctx?.current, code: e instanceof SchemaError ? "schema" : ""}}, []];
+      return [this.failure(e), []];
     }
   }
 
+  failure(e) {
+    const {name = typeof e, message = String(e), stack = "", [SOURCE]: row = this.ctx?.current} = e ?? {};
+    const type = e instanceof Error ? e.constructor.name : name;
+    return {failure: {type, message, trace: stack, row, code: e instanceof SchemaError ? "schema" : ""}};
+  }
+
   async handle(kind, request, tables) {
-    if (this.ctx) Object.assign(this.ctx, {rows: [], sources: [], current: undefined});
+    this.ctx?.begin();
     switch (kind) {
       case "start": return [{ready: await this.start(request)}, []];
       case "data": case "rehearse": return [{answer: {}}, await this.data(request, tables)];
@@ -103,6 +123,7 @@ class Server {
       throw new SchemaError("the operator keeps state by key, and operator.toml names no key: add key = [\"COLUMN\", ...], the columns that make it up");
     }
     this.input = new Decoder(start.input);
+    this.wire.bound = Math.min(Number(start.answer_bytes ?? 0) || MOST_BODY_BYTES, MOST_BODY_BYTES);
     this.ctx = new Context(start, this.input.schema, new Decoder(start.output).schema, this.wire);
     const begun = performance.now();
     if (!start.check) await this.operator.open?.(this.ctx);
@@ -147,13 +168,7 @@ class Server {
   }
 
   emitted() {
-    const {ctx} = this;
-    try {
-      return [["ROWS", batchOf(ctx.output, ctx.rows)]];
-    } catch (e) {
-      ctx.current = ctx.sources[e.row];
-      throw e;
-    }
+    return [["ROWS", this.ctx.rows.batch()]];
   }
 
   whole(answer) {

@@ -2,16 +2,22 @@
 import {readFileSync} from "node:fs";
 import {createConnection} from "node:net";
 
-import {RecordBatchReader, RecordBatchStreamWriter, Schema} from "apache-arrow";
+import {AsyncByteQueue, RecordBatchReader, RecordBatchStreamWriter, Schema} from "apache-arrow";
 import protobuf from "protobufjs";
+
+import {TooLargeError} from "./rows.js";
 
 const proto = protobuf.parse(readFileSync(new URL("operator.proto", import.meta.url), "utf-8"), {keepCase: true}).root;
 const Message = proto.lookupType("udo.operator.v1.Message");
 const {values: TABLES, valuesById: TABLE_NAMES} = proto.lookupEnum("udo.operator.v1.Part.Table");
+// A message that is larger is sent in pieces, without a copy of all of it.
+const PIECES_BYTES = 64 << 10;
 const padding = (n) => -n & 7;
 
 /** A message, as an object with the one kind that it is of (`data`, `start`, ...), and its tables' bytes by name. */
 export class Wire {
+  bound = Infinity; // of an answer's tables, in bytes; told by Start
+
   constructor(path) {
     this.socket = createConnection(path);
     this.socket.on("error", (e) => e.code === "EPIPE" || console.error(e));
@@ -38,23 +44,34 @@ export class Wire {
     }
   }
 
-  /** One message with its tables: [name, record batch] each. Whether the socket has taken it; not when the engine has gone. */
+  /**
+   * One message with its tables: [name, record batch] each. Whether the socket has taken it; not when the engine has gone. TooLargeError,
+   * and nothing is sent, if they are beyond the bound.
+   */
   send(message, tables = []) {
     const pieces = [], parts = [];
     let size = 0;
     for (const [name, batch] of tables) {
-      const data = encode(batch);
-      parts.push({table: TABLES[name], bytes: data.length});
-      pieces.push(data, new Uint8Array(padding(data.length)));
-      size += data.length + padding(data.length);
+      const data = encode(batch), bytes = data.reduce((all, piece) => all + piece.length, 0);
+      parts.push({table: TABLES[name], bytes});
+      pieces.push(...data, new Uint8Array(padding(bytes)));
+      size += bytes + padding(bytes);
+    }
+    if (size > this.bound) {
+      const rows = (kind) => tables.find(([name]) => name === kind)?.[1].numRows ?? 0;
+      throw new TooLargeError(rows("ROWS"), rows("STATES"), size, this.bound);
     }
     const head = Message.encode(Message.fromObject({...message, parts})).finish();
     const first = new Uint8Array(8 + head.length + padding(head.length));
     new DataView(first.buffer).setUint32(0, head.length, true);
     new DataView(first.buffer).setUint32(4, size, true);
     first.set(head, 8);
-    const data = Buffer.concat([first, ...pieces]); // whole: another message may be logged meanwhile
-    return new Promise((resolve) => this.socket.write(data, (e) => resolve(!e)));
+    const all = size > PIECES_BYTES ? [first, ...pieces].filter((piece) => piece.length) : [Buffer.concat([first, ...pieces])];
+    this.socket.cork();
+    for (const piece of all.slice(0, -1)) this.socket.write(piece); // at once: another message may be logged meanwhile
+    const sent = new Promise((resolve) => this.socket.write(all.at(-1), (e) => resolve(!e)));
+    this.socket.uncork();
+    return sent;
   }
 }
 
@@ -97,19 +114,28 @@ export class Decoder {
 
 /** A table of the protocol's own: its columns' types by name. */
 export function decoderOf(fields) {
-  return new Decoder(stream(new Schema(fields), []).message);
+  return new Decoder(Buffer.concat(new Pieces(new Schema(fields)).pieces));
 }
 
+/** A batch's message as pieces, which are the batch's own memory. */
 function encode(batch) {
-  return stream(batch.schema, [batch]).batch;
+  const stream = new Pieces(batch.schema);
+  stream.pieces = [];
+  stream.writer.write(batch);
+  return stream.pieces;
 }
 
-// Arrow writes streams: a schema message, the batch's, an end.
-function stream(schema, batches) {
-  const writer = new RecordBatchStreamWriter();
-  writer.reset(undefined, schema);
-  batches.forEach((batch) => writer.write(batch));
-  writer.finish();
-  const bytes = writer.toUint8Array(true), size = 8 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(4, true);
-  return {message: bytes.subarray(0, size), batch: bytes.subarray(size, bytes.length - 8)};
+/** What Arrow writes of a stream, which begins with the schema's message. */
+class Pieces extends AsyncByteQueue {
+  pieces = [];
+  writer = new RecordBatchStreamWriter();
+
+  constructor(schema) {
+    super();
+    this.writer.reset(this, schema);
+  }
+
+  write(piece) {
+    this.pieces.push(piece);
+  }
 }

@@ -13,20 +13,21 @@ import pyarrow as pa
 from udo_protocol.limits import DEFAULT
 from udo_runtime.execution.failure import ProcessingError, rows_to_batch
 
-# How many answers are dicts at most: so few at first, since nobody knows how large they are, later as many as this takes in Arrow.
+# How many answers are dicts at most: so few at first, since nobody knows how large they are, later as many as take this part of the
+# bound in Arrow, 16 MiB by default.
 FIRST = 256
-_MOST, _PART_BYTES = 1 << 15, 16 << 20
+_MOST, _PARTS = 1 << 15, 16
 
 
 class GatheredAnswers(list[dict[str, Any]]):
     """`append` each, and `settle` where there are FIRST, or as many as it said last; `batch` is all of them.
 
-    ProcessingError for an answer that does not fit the schema, and where they exceed what a caller takes.
+    ProcessingError for an answer that does not fit the schema, and where they exceed what a caller takes, `bound` bytes.
     """
 
-    def __init__(self, output: pa.Schema) -> None:
+    def __init__(self, output: pa.Schema, bound: int = DEFAULT.answer_bytes) -> None:
         super().__init__()
-        self._output = output
+        self._output, self._bound = output, bound
         self._parts: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self.room = FIRST  # how many are dicts at most
@@ -48,9 +49,9 @@ class GatheredAnswers(list[dict[str, Any]]):
         for part in parts:
             self._parts.append(part)
             self._rows, self._bytes = self._rows + part.num_rows, self._bytes + part.nbytes
-            require_bounded(self._rows, self._bytes)
+            require_bounded(self._rows, self._bytes, self._bound)
         if self._rows:
-            self.room = min(_MOST, max(1, _PART_BYTES * self._rows // max(1, self._bytes)))
+            self.room = min(_MOST, max(1, self._bound // _PARTS * self._rows // max(1, self._bytes)))
 
     def follow(self, more: GatheredAnswers) -> None:
         """`more` behind all that are there."""
@@ -69,11 +70,12 @@ class GatheredAnswers(list[dict[str, Any]]):
         return joined(self._parts, self._output)
 
 
-def require_bounded(rows: int, size: int, bound: int = DEFAULT.answer_bytes) -> None:
-    """ProcessingError for an answer of so many bytes that collectors refuse it."""
+def require_bounded(rows: int, size: int, bound: int = DEFAULT.answer_bytes, states: int = 0) -> None:
+    """ProcessingError for an answer of so many bytes that collectors refuse it. `states`: how many of these are among the bytes."""
     if size > bound:
+        what = f"{rows} events and {states} states" if states else f"{rows} events"
         raise ProcessingError(
-            f"the answer to one frame has {rows} events of {size} bytes; the bound is {bound}: "
+            f"the answer to one frame has {what} of {size} bytes; the bound is {bound}: "
             "return less per event, or send fewer events at a time"
         )
 

@@ -24,7 +24,7 @@ from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
 from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
-from udo_runtime.execution.gathered import FIRST, GatheredAnswers
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, require_bounded
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SDK = "python 0.1.0"
 Table = tuple[int, pa.RecordBatch]
+# A body that is larger cannot be told of: its length is a number of 32 bits.
+_MOST_BODY_BYTES = 2**32 - 1
 _LEVELS = {10: pb.Log.DEBUG, 20: pb.Log.INFO, 30: pb.Log.WARNING, 40: pb.Log.ERROR, 50: pb.Log.ERROR}
 
 
@@ -56,7 +58,7 @@ def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) 
             reply, tables = server.answer(request)
             children.end_if_forked()
             reply.id = request.message.id
-            wire.send(encode(reply, tables, wire.shared), None)
+            wire.send(server.encoded(reply, tables, wire.shared), None)
         except Gone:
             return
         except ProtocolError as e:  # what came cannot be read: nor can what comes next
@@ -81,6 +83,7 @@ class Server:
     def __init__(self, target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) -> None:
         self._target = target
         self._row: int | None = None  # of what is being processed, where that is done one by one
+        self._bound = _MOST_BODY_BYTES  # of an answer
 
     def answer(self, request: Received) -> tuple[pb.Message, Sequence[Table]]:
         """The reply to a request, without its id."""
@@ -108,10 +111,23 @@ class Server:
             children.end_if_forked(e)
             return pb.Message(failure=self._failure(e)), ()
 
+    def encoded(self, reply: pb.Message, tables: Sequence[Table], memory: shared.SharedMemory | None) -> list[bytes | pa.Buffer]:
+        """The reply as pieces to be sent; a Failure in place of an answer that is larger than Start allows, wherever its tables lie."""
+        pieces = encode(reply, tables, memory)
+        rows = {kind: batch.num_rows for kind, batch in tables}
+        try:
+            size = sum(part.bytes + -part.bytes % 8 for part in reply.parts)
+            require_bounded(rows.get(pb.Part.ROWS, 0), size, self._bound, rows.get(pb.Part.STATES, 0))
+        except ProcessingError as e:
+            self._row = None
+            return encode(pb.Message(id=reply.id, failure=self._failure(e)))
+        return pieces
+
     def _start(self, start: pb.Start) -> pb.Ready:
         if isinstance(self._target, ProcessingError):
             raise self._target
         self._input, self._output = from_ipc(start.input), from_ipc(start.output)
+        self._bound = min(start.answer_bytes or _MOST_BODY_BYTES, _MOST_BODY_BYTES)
         directory = Path(os.environ.get(DIRECTORY, "."))
         self._ctx = Context(start.operator, start.operator_version, start.instance, directory)
         self._processor = Processor(self._target, self._output, self._ctx)
@@ -170,7 +186,7 @@ class Server:
         return TouchedKeys(request, self._ctx, watermark_us)
 
     def _each(self, items: Sequence[Any], process: Callable[[int, Any], Any]) -> pa.RecordBatch:
-        names, out, room = set(self._output.names), GatheredAnswers(self._output), FIRST
+        names, out, room = set(self._output.names), GatheredAnswers(self._output, self._bound), FIRST
         for self._row, item in enumerate(items):
             for answer in process(self._row, item) or ():
                 if not isinstance(answer, dict) or answer.keys() != names:

@@ -28,6 +28,12 @@ impl Error {
         Self::of("SchemaError", message, "schema")
     }
 
+    /// An answer of `what` is larger than Start allows.
+    pub(crate) fn too_large(what: &str, bytes: usize, bound: usize) -> Self {
+        let advice = "return less per event, or send fewer events at a time";
+        Self::of("TooLarge", format!("the answer to one frame has {what} of {bytes} bytes; the bound is {bound}: {advice}"), "")
+    }
+
     fn of(class: &str, message: String, code: &'static str) -> Self {
         Self { class: class.to_string(), message, trace: Backtrace::force_capture().to_string(), code }
     }

@@ -38,6 +38,7 @@ mod pb;
 mod rows;
 mod serve;
 mod shared;
+mod size;
 mod state;
 mod value;
 mod wire;

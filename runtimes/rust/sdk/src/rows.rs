@@ -1,4 +1,4 @@
-//! Answered events, gathered into a record batch.
+//! Answered events, gathered into a record batch of a bounded size.
 
 use std::sync::Arc;
 
@@ -8,13 +8,19 @@ use arrow_array::*;
 use arrow_schema::{DataType, SchemaRef, TimeUnit};
 use arrow_select::concat::concat;
 
-use crate::{Error, Result, Value};
+use crate::{Error, Result, Value, size};
 
 pub(crate) struct Rows {
     schema: SchemaRef,
     columns: Vec<Column>,
     count: usize,
+    bytes: usize,
+    row_bytes: usize,
+    bound: usize,
 }
+
+/// Arrays of one value that are kept as such at most: each takes some hundred bytes, whatever its value.
+const MOST_SINGLE: usize = 1024;
 
 /// The types that most columns have are built value by value; the others of arrays of one value each.
 enum Column {
@@ -23,16 +29,22 @@ enum Column {
     Bool(BooleanBuilder),
     Text(StringBuilder),
     Time(TimestampMicrosecondBuilder),
-    Other(Vec<ArrayRef>),
+    Other { joined: Vec<ArrayRef>, single: Vec<ArrayRef> },
 }
 
 impl Rows {
-    pub(crate) fn new(schema: SchemaRef) -> Self {
+    pub(crate) fn new(schema: SchemaRef, bound: usize) -> Self {
         let columns = schema.fields().iter().map(|field| Column::new(field.data_type())).collect();
-        Self { schema, columns, count: 0 }
+        let row_bytes = schema.fields().iter().map(|field| size::fixed(field.data_type())).sum();
+        Self { schema, columns, count: 0, bytes: 0, row_bytes, bound }
     }
 
-    /// An error says what does not fit the schema; the rows are of no use then.
+    /// The same with none.
+    pub(crate) fn emptied(&self) -> Self {
+        Self::new(self.schema.clone(), self.bound)
+    }
+
+    /// An error says what does not fit the schema, or that they are too many; the rows are of no use then.
     pub(crate) fn push(&mut self, row: &[(&str, Value)]) -> Result {
         let fields = self.schema.fields();
         if row.len() != fields.len() {
@@ -48,18 +60,23 @@ impl Rows {
             let Some((_, value)) = found else {
                 return Err(Error::schema(format!("the answer lacks the column {:?}; it has: {}", field.name(), shown(row))));
             };
-            if !self.columns[n].push(value, field.data_type()) {
+            if !self.columns[n].push(value, field.data_type())? {
                 let (name, want) = (field.name(), field.data_type());
                 return Err(Error::schema(format!("column {name:?}: expected {want}, the operator answered {}", value.kind())));
             }
         }
         self.count += 1;
+        self.bytes += self.row_bytes + row.iter().map(|(_, value)| size::varied(value)).sum::<usize>();
+        if self.bytes > self.bound {
+            return Err(Error::too_large(&format!("{} events", self.count), self.bytes, self.bound));
+        }
         Ok(())
     }
 
     /// What has been pushed, of which nothing stays here.
     pub(crate) fn take(&mut self) -> Result<RecordBatch> {
         let schema = self.schema.clone();
+        self.bytes = 0;
         let columns =
             self.columns.iter_mut().zip(schema.fields()).map(|(column, field)| column.finish(field.data_type())).collect::<Result<_>>()?;
         let count = RecordBatchOptions::new().with_row_count(Some(std::mem::take(&mut self.count)));
@@ -79,12 +96,12 @@ impl Column {
             DataType::Boolean => Self::Bool(BooleanBuilder::new()),
             DataType::Utf8 => Self::Text(StringBuilder::new()),
             DataType::Timestamp(TimeUnit::Microsecond, _) => Self::Time(TimestampMicrosecondBuilder::new().with_data_type(kind.clone())),
-            _ => Self::Other(Vec::new()),
+            _ => Self::Other { joined: Vec::new(), single: Vec::new() },
         }
     }
 
     /// Whether the value fits.
-    fn push(&mut self, value: &Value, kind: &DataType) -> bool {
+    fn push(&mut self, value: &Value, kind: &DataType) -> Result<bool> {
         match (self, value) {
             (Self::Int(b), Value::Int(v)) => b.append_value(*v),
             (Self::Int(b), Value::Null) => b.append_null(),
@@ -98,13 +115,18 @@ impl Column {
             (Self::Time(b), Value::Timestamp(v)) => b.append_value(v.micros()),
             (Self::Time(b), Value::LocalTime(v)) => b.append_value(v.0.and_utc().timestamp_micros()),
             (Self::Time(b), Value::Null) => b.append_null(),
-            (Self::Other(parts), value) => match single(value, kind) {
-                Some(part) => parts.push(part),
-                None => return false,
+            (Self::Other { joined, single }, value) => match one(value, kind) {
+                Some(part) => {
+                    single.push(part);
+                    if single.len() == MOST_SINGLE {
+                        joined.push(all(single)?);
+                    }
+                }
+                None => return Ok(false),
             },
-            _ => return false,
+            _ => return Ok(false),
         }
-        true
+        Ok(true)
     }
 
     fn finish(&mut self, kind: &DataType) -> Result<ArrayRef> {
@@ -114,17 +136,22 @@ impl Column {
             Self::Bool(b) => Arc::new(b.finish()),
             Self::Text(b) => Arc::new(b.finish()),
             Self::Time(b) => Arc::new(b.finish()),
-            Self::Other(parts) if parts.is_empty() => new_empty_array(kind),
-            Self::Other(parts) => {
-                let parts = std::mem::take(parts);
-                concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?
+            Self::Other { joined, single } => {
+                joined.append(single);
+                if joined.is_empty() { new_empty_array(kind) } else { all(joined)? }
             }
         })
     }
 }
 
+/// The arrays as one; none of them stays.
+fn all(parts: &mut Vec<ArrayRef>) -> Result<ArrayRef> {
+    let parts = std::mem::take(parts);
+    Ok(concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?)
+}
+
 /// An array of this one value; `None` if it does not fit the type.
-fn single(value: &Value, kind: &DataType) -> Option<ArrayRef> {
+fn one(value: &Value, kind: &DataType) -> Option<ArrayRef> {
     Some(match (value, kind) {
         (Value::Null, _) => new_null_array(kind, 1),
         (Value::Arrow(array), _) if array.len() == 1 && array.data_type().equals_datatype(kind) => array.clone(),

@@ -8,7 +8,6 @@ use std::{env, io};
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_buffer::Buffer;
 use arrow_schema::SchemaRef;
 
 use crate::error::{guarded, quiet_panics};
@@ -20,11 +19,13 @@ use crate::pb::part::Table;
 use crate::pb::{Answer, Bye, Failure, Hello, Log, Message, Ping, Ready, Start, log::Level};
 use crate::rows::Rows;
 use crate::shared::Shared;
-use crate::wire::{Decoder, Encoder, Tables, Writer, dial};
+use crate::wire::{Decoder, Encoded, Encoder, Tables, Writer, dial};
 use crate::{Context, Error, Event, Keys, Operator, Result, State, Timestamp};
 
 const PROTOCOL_VERSION: u32 = 1;
 const SHARED_MEMORY: &str = "shared-memory";
+/// A larger body cannot be told of: its length is a number of 32 bits.
+const MOST_BODY_BYTES: u64 = u32::MAX as u64;
 const SDK: &str = concat!("rust ", env!("CARGO_PKG_VERSION"));
 
 /// Serves until the engine says stop, or has gone.
@@ -65,7 +66,7 @@ fn message(id: u64, kind: Kind) -> Message {
     Message { id, parts: vec![], kind: Some(kind) }
 }
 
-type Answered = Vec<(Table, Vec<Buffer>)>;
+type Answered = Vec<Encoded>;
 
 struct Server<'o, T> {
     operator: &'o mut Operator<T>,
@@ -77,6 +78,8 @@ struct Server<'o, T> {
 /// What Start has told.
 struct Started {
     ctx: Context,
+    /// Of an answer's tables, wherever they lie, in bytes.
+    bound: usize,
     columns: Columns,
     input: Decoder,
     output: Encoder,
@@ -101,12 +104,14 @@ impl<T> Server<'_, T> {
             Some(Kind::Migrate(migrate)) => self.migrate(migrate.from_version, tables)?,
             other => return Err(Error::new(format!("this SDK ({SDK}) does not know the request {other:?}"))),
         };
+        self.row = None;
+        bounded(&answer, begun(&mut self.started)?.bound)?;
         Ok((Kind::Answer(Answer {}), answer))
     }
 
     fn failure(&mut self, why: Error) -> Kind {
         if let Some(started) = &mut self.started {
-            started.ctx.rows = Rows::new(started.ctx.output.clone()); // what was emitted before goes nowhere
+            started.ctx.rows = started.ctx.rows.emptied(); // what was emitted before goes nowhere
         }
         let row = self.row.map(|row| row as u32);
         Kind::Failure(Failure { r#type: why.class, message: why.message, trace: why.trace, row, code: why.code.to_string() })
@@ -120,6 +125,8 @@ impl<T> Server<'_, T> {
             ));
         }
         let (input, output) = (Decoder::of(&start.input)?, Decoder::of(&start.output)?.schema);
+        let told = if start.answer_bytes == 0 { MOST_BODY_BYTES } else { start.answer_bytes };
+        let bound = told.min(MOST_BODY_BYTES) as usize;
         let ctx = Context {
             operator: start.operator,
             version: start.operator_version,
@@ -128,7 +135,7 @@ impl<T> Server<'_, T> {
             output: output.clone(),
             directory: env::var_os("UDO_DIRECTORY").map(PathBuf::from).unwrap_or_default(),
             watermark: None,
-            rows: Rows::new(output.clone()),
+            rows: Rows::new(output.clone(), bound),
         };
         let begun = Instant::now();
         if !start.check {
@@ -138,6 +145,7 @@ impl<T> Server<'_, T> {
         let decoder = |schema: &SchemaRef| Decoder { schema: schema.clone() };
         self.started = Some(Started {
             ctx,
+            bound,
             columns: columns_of(&input.schema),
             input,
             output: Encoder::of(&output)?,
@@ -176,7 +184,7 @@ impl<T> Server<'_, T> {
                     self.row = Some(row);
                     process(user, event(row), &mut keys[key], &mut started.ctx)?;
                 }
-                Ok([started.emitted()?, started.changes(&keys, false)?].concat())
+                Ok(joined(started.emitted()?, started.changes(&keys, false)?))
             }
             Step::KeyedBatches(process) => {
                 let sent = started.keys.batch(tables, Table::Keys)?;
@@ -184,7 +192,7 @@ impl<T> Server<'_, T> {
                 let rows = keyed::numbers(&started.index.batch(tables, Table::Index)?, keys.len())?;
                 let mut keys = Keys { rows: &rows, keys };
                 let answer = process(user, &batch, &mut keys, &mut started.ctx)?;
-                Ok([started.whole(&answer)?, started.changes(&keys.keys, false)?].concat())
+                Ok(joined(started.whole(&answer)?, started.changes(&keys.keys, false)?))
             }
         }
     }
@@ -200,7 +208,7 @@ impl<T> Server<'_, T> {
             self.row = Some(row);
             on_timer(&mut operator.user, Timestamp::from_micros(at)?, &mut keys[key], &mut started.ctx)?;
         }
-        Ok([started.emitted()?, started.changes(&keys, false)?].concat())
+        Ok(joined(started.emitted()?, started.changes(&keys, false)?))
     }
 
     fn migrate(&mut self, from: u32, tables: &Tables) -> Result<Answered> {
@@ -221,9 +229,26 @@ fn begun(started: &mut Option<Started>) -> Result<&mut Started> {
     started.as_mut().ok_or_else(|| Error::new("a request came before Start"))
 }
 
+fn joined(mut tables: Answered, more: Answered) -> Answered {
+    tables.extend(more);
+    tables
+}
+
+/// That the tables are not larger than the bound.
+fn bounded(answer: &[Encoded], bound: usize) -> Result {
+    let bytes = answer.iter().map(Encoded::bytes).sum();
+    if bytes <= bound {
+        return Ok(());
+    }
+    let rows = |table| answer.iter().filter(|encoded| encoded.table == table).map(|encoded| encoded.rows).sum::<usize>();
+    let (events, states) = (rows(Table::Rows), rows(Table::States));
+    let what = if states > 0 { format!("{events} events and {states} states") } else { format!("{events} events") };
+    Err(Error::too_large(&what, bytes, bound))
+}
+
 impl Started {
     fn emitted(&mut self) -> Result<Answered> {
-        Ok(vec![(Table::Rows, self.output.encode(&self.ctx.rows.take()?)?)])
+        Ok(vec![self.output.encode(Table::Rows, &self.ctx.rows.take()?)?])
     }
 
     /// An answer that the operator has made itself.
@@ -237,14 +262,14 @@ impl Started {
             let (want, have) = (shown(want), shown(have));
             return Err(Error::schema(format!("the operator's answer does not fit its output schema: expected {want}, got {have}")));
         }
-        Ok(vec![(Table::Rows, self.output.encode(answer)?)])
+        Ok(vec![self.output.encode(Table::Rows, answer)?])
     }
 
     fn changes(&mut self, keys: &[Key], all: bool) -> Result<Answered> {
         let (states, set) = (keyed::changes(keys, all)?, keyed::timers(keys)?);
-        let mut tables = vec![(Table::States, self.states.encode(&states)?)];
+        let mut tables = vec![self.states.encode(Table::States, &states)?];
         if set.num_rows() > 0 {
-            tables.push((Table::Set, self.set.encode(&set)?));
+            tables.push(self.set.encode(Table::Set, &set)?);
         }
         Ok(tables)
     }

@@ -26,6 +26,22 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The bytes of a request's tables.
 pub(crate) type Tables = HashMap<i32, Buffer>;
 
+/// A reply's table as a record batch message.
+pub(crate) struct Encoded {
+    pub(crate) table: Table,
+    pub(crate) rows: usize,
+    /// Of all pieces.
+    size: usize,
+    pieces: Vec<Buffer>,
+}
+
+impl Encoded {
+    /// What it takes in a body.
+    pub(crate) fn bytes(&self) -> usize {
+        self.size + padding(self.size)
+    }
+}
+
 pub(crate) struct Reader {
     stream: BufReader<UnixStream>,
     /// The memory that tables of requests may lie in, once that is agreed on.
@@ -85,15 +101,14 @@ impl Reader {
 
 impl Writer {
     /// Writes one message with its tables; large ones into the memory that is shared, if any is.
-    pub(crate) fn send(&self, mut message: Message, tables: &[(Table, Vec<Buffer>)], shared: Option<&Shared>) -> io::Result<()> {
+    pub(crate) fn send(&self, mut message: Message, tables: &[Encoded], shared: Option<&Shared>) -> io::Result<()> {
         let (mut sent, mut body, mut used) = (vec![], 0, 0);
-        for (table, pieces) in tables {
-            let size: usize = pieces.iter().map(Buffer::len).sum();
-            let shared_offset = shared.and_then(|shared| shared.put(pieces, size, &mut used));
-            message.parts.push(Part { table: *table as i32, bytes: size as u64, shared_offset });
+        for encoded in tables {
+            let shared_offset = shared.and_then(|shared| shared.put(&encoded.pieces, encoded.size, &mut used));
+            message.parts.push(Part { table: encoded.table as i32, bytes: encoded.size as u64, shared_offset });
             if shared_offset.is_none() {
-                body += size + padding(size);
-                sent.push((pieces, size));
+                body += encoded.bytes();
+                sent.push(encoded);
             }
         }
         let head = message.encode_to_vec();
@@ -103,11 +118,11 @@ impl Writer {
         out.write_all(&size(body)?)?;
         out.write_all(&head)?;
         out.write_all(&[0; 8][..padding(head.len())])?;
-        for (pieces, size) in sent {
-            for piece in pieces {
+        for encoded in sent {
+            for piece in &encoded.pieces {
                 out.write_all(piece)?;
             }
-            out.write_all(&[0; 8][..padding(size)])?;
+            out.write_all(&[0; 8][..padding(encoded.size)])?;
         }
         out.flush()
     }
@@ -150,7 +165,8 @@ impl Encoder {
         Ok(Self(encoder))
     }
 
-    pub(crate) fn encode(&mut self, batch: &RecordBatch) -> Result<Vec<Buffer>> {
-        Ok(self.0.encode(batch)?)
+    pub(crate) fn encode(&mut self, table: Table, batch: &RecordBatch) -> Result<Encoded> {
+        let pieces = self.0.encode(batch)?;
+        Ok(Encoded { table, rows: batch.num_rows(), size: pieces.iter().map(Buffer::len).sum(), pieces })
     }
 }

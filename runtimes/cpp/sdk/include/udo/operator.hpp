@@ -155,7 +155,7 @@ class Log {
 // What the platform tells an operator. Environment values and secrets stand in the process's environment.
 class Context {
   public:
-    Context(detail::Wire& wire, std::shared_ptr<arrow::Schema> input, std::shared_ptr<arrow::Schema> output);
+    Context(detail::Wire& wire, std::shared_ptr<arrow::Schema> input, std::shared_ptr<arrow::Schema> output, std::uint64_t bound);
     ~Context();
 
     std::string name, version, instance;

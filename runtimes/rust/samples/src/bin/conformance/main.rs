@@ -63,6 +63,9 @@ impl Events for Doing {
             }
             "print" => println!("print {n}"),
             "raise" => return Err(Error::new(format!("raise {n}"))),
+            "endless" => loop {
+                ctx.emit(row! {"n": n + 1})?;
+            },
             "wrong" => return ctx.emit(row! {"n": "text"}),
             "sleep" => thread::sleep(Duration::from_millis(n as u64)),
             "hang" => loop {

@@ -94,6 +94,11 @@ final class Conformance {
                 }
                 case "print" -> System.out.println("print " + n);
                 case "raise" -> throw new IllegalStateException("raise " + n);
+                case "endless" -> {
+                    while (true) {
+                        ctx.emit(Row.of("n", n + 1));
+                    }
+                }
                 case "wrong" -> ctx.emit(Row.of("n", "text"));
                 case "sleep" -> Thread.sleep(n);
                 case "hang" -> Thread.sleep(Long.MAX_VALUE);

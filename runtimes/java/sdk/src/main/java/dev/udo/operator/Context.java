@@ -19,7 +19,8 @@ public final class Context {
     Long watermarkUs;
     Rows rows;
 
-    Context(String operator, String version, String instance, Schema input, Schema output, BufferAllocator allocator, System.Logger log) {
+    Context(String operator, String version, String instance, Schema input, Schema output, BufferAllocator allocator, System.Logger log,
+        long bound) {
         this.operator = operator;
         this.version = version;
         this.instance = instance;
@@ -27,7 +28,7 @@ public final class Context {
         this.output = output;
         this.allocator = allocator;
         this.log = log;
-        rows = new Rows(output, allocator);
+        rows = new Rows(output, allocator, bound);
     }
 
     public String operator() {

@@ -9,21 +9,29 @@ import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.types.pojo.Schema;
 
-/** Gathers emitted rows into a batch. */
+/** Gathers emitted rows into a batch, of a bounded size. */
 final class Rows {
     private final VectorSchemaRoot root;
     private final List<Writers.Writer> writers = new ArrayList<>();
+    private final Size size = new Size(); // counts on from the rows before
+    private final int rowBytes;
+    private final long bound;
+    private long bytes;
     private int count;
 
-    Rows(Schema schema, BufferAllocator allocator) {
+    Rows(Schema schema, BufferAllocator allocator, long bound) {
+        this.bound = bound;
         root = VectorSchemaRoot.create(schema, allocator);
+        rowBytes = Size.fixed(root.getFieldVectors());
         for (FieldVector vector : root.getFieldVectors()) {
-            writers.add(Writers.writer(vector));
+            writers.add(Writers.writer(vector, size));
         }
     }
 
     void add(Map<String, ?> row) {
         List<FieldVector> vectors = root.getFieldVectors();
+        size.bytes = bytes + rowBytes;
+        requireBounded(size.bytes); // before the vectors grow, to twice their size
         for (int i = 0; i < vectors.size(); i++) {
             String name = vectors.get(i).getName();
             Object value = row.get(name);
@@ -38,11 +46,21 @@ final class Rows {
                     + value + " (" + (value == null ? "null" : value.getClass().getSimpleName()) + "): " + e.getMessage());
             }
         }
+        requireBounded(size.bytes);
+        bytes = size.bytes;
         count++;
+    }
+
+    private void requireBounded(long now) {
+        if (now > bound) {
+            bytes = now; // it stays too large, whatever the operator does with the exception
+            throw new TooLargeException(count + 1, 0, now, bound);
+        }
     }
 
     /** All of them, as a batch that is good until the next call of clear. */
     VectorSchemaRoot batch() {
+        requireBounded(bytes);
         root.setRowCount(count);
         return root;
     }
@@ -50,5 +68,6 @@ final class Rows {
     void clear() {
         root.clear();
         count = 0;
+        bytes = 0;
     }
 }

@@ -35,6 +35,8 @@ final class Server {
     private static final int PROTOCOL_VERSION = 1;
     private static final String SDK = "java 0.1.0";
     private static final String SHARED_MEMORY = "shared-memory";
+    /** A larger body cannot be told of: its length is a number of 32 bits. */
+    private static final long MOST_BODY_BYTES = (1L << 32) - 1;
 
     private final Operator operator;
     private final BufferAllocator allocator = new RootAllocator();
@@ -44,7 +46,6 @@ final class Server {
     private VectorSchemaRoot input;
     private Event event;
     private Context ctx;
-    private long answerBytes;
     private int row; // of what is being processed; -1: not row by row
     private VectorSchemaRoot answered; // to be closed once it is sent
 
@@ -89,10 +90,8 @@ final class Server {
                 if (request.message().hasStart() && request.message().getStart().getCapabilitiesList().contains(SHARED_MEMORY)) {
                     wire.share(offered);
                 }
-                Message.Builder reply = Message.newBuilder().setId(request.message().getId());
-                List<Wire.Table> answer = guarded(request, reply);
                 try {
-                    wire.send(reply, answer);
+                    answer(request);
                 } catch (IOException e) {
                     return; // the engine has gone
                 }
@@ -101,6 +100,17 @@ final class Server {
                     return;
                 }
             }
+        }
+    }
+
+    private void answer(Wire.Received request) throws IOException {
+        Message.Builder reply = Message.newBuilder().setId(request.message().getId());
+        List<Wire.Table> answer = guarded(request, reply);
+        try {
+            wire.send(reply, answer);
+        } catch (TooLargeException e) {
+            row = -1;
+            wire.send(Message.newBuilder().setId(request.message().getId()).setFailure(failure(e)), List.of());
         }
     }
 
@@ -118,26 +128,25 @@ final class Server {
     private List<Wire.Table> guarded(Wire.Received request, Message.Builder reply) {
         row = -1;
         try {
-            List<Wire.Table> tables = handle(request, reply);
-            long size = tables.stream().flatMap(t -> t.batch().getFieldVectors().stream()).mapToLong(v -> v.getBufferSize()).sum();
-            if (answerBytes > 0 && size > answerBytes) {
-                throw new IllegalStateException("an answer of " + size + " bytes; the bound is " + answerBytes);
-            }
-            return tables;
+            return handle(request, reply);
         } catch (Throwable e) { // also what an operator's code runs out of: memory, stack
-            StringWriter trace = new StringWriter();
-            e.printStackTrace(new PrintWriter(trace));
-            Failure.Builder failure = Failure.newBuilder().setType(e.getClass().getName()).setMessage(String.valueOf(e.getMessage()));
-            failure.setTrace(trace.toString());
-            if (e instanceof SchemaException) {
-                failure.setCode("schema");
-            }
-            if (row >= 0) {
-                failure.setRow(row);
-            }
-            reply.setFailure(failure);
+            reply.setFailure(failure(e));
             return List.of();
         }
+    }
+
+    private Failure failure(Throwable e) {
+        StringWriter trace = new StringWriter();
+        e.printStackTrace(new PrintWriter(trace));
+        Failure.Builder failure = Failure.newBuilder().setType(e.getClass().getName()).setMessage(String.valueOf(e.getMessage()));
+        failure.setTrace(trace.toString());
+        if (e instanceof SchemaException) {
+            failure.setCode("schema");
+        }
+        if (row >= 0) {
+            failure.setRow(row);
+        }
+        return failure.build();
     }
 
     private List<Wire.Table> handle(Wire.Received request, Message.Builder reply) throws Exception {
@@ -175,9 +184,11 @@ final class Server {
         Schema incoming = schema(start.getInput());
         input = VectorSchemaRoot.create(incoming, allocator);
         event = new Event(input);
-        answerBytes = start.getAnswerBytes();
+        long told = start.getAnswerBytes(); // an unsigned number, or 0: none
+        long bound = told > 0 ? Math.min(told, MOST_BODY_BYTES) : MOST_BODY_BYTES;
+        wire.bound(bound);
         ctx = new Context(start.getOperator(), start.getOperatorVersion(), start.getInstance(), incoming, schema(start.getOutput()), allocator,
-            new Log(start.getOperator(), wire));
+            new Log(start.getOperator(), wire), bound);
         long begun = System.nanoTime();
         if (!start.getCheck()) {
             operator.open(ctx);

@@ -53,7 +53,7 @@ final class Shared {
     }
 
     /** Puts a table of so many bytes there. Its offset in the memory; -1 if it is better sent, or if there is no room. */
-    long put(List<ByteBuffer> pieces, int size) {
+    long put(List<ByteBuffer> pieces, long size) {
         if (size < LEAST_BYTES || size > half - used) {
             return -1;
         }
@@ -63,7 +63,7 @@ final class Shared {
             memory.put(at, piece, piece.position(), piece.remaining());
             at += piece.remaining();
         }
-        used = Math.min(half, used + ((size + 63) & ~63));
+        used = (int) Math.min(half, used + ((size + 63) & ~63));
         return start;
     }
 }

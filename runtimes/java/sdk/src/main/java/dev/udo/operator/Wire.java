@@ -58,6 +58,7 @@ final class Wire implements AutoCloseable {
     private final SocketChannel channel;
     private final BufferAllocator allocator;
     private Shared shared; // once it is agreed on
+    private long bound = Long.MAX_VALUE; // of an answer's tables, wherever they lie
     private final ByteBuffer prefix = ByteBuffer.allocateDirect(8).order(ByteOrder.LITTLE_ENDIAN);
 
     Wire(String path, BufferAllocator allocator) throws IOException {
@@ -68,6 +69,11 @@ final class Wire implements AutoCloseable {
     /** From now on tables may lie in this memory. */
     void share(Shared memory) {
         shared = memory;
+    }
+
+    /** From now on tables of a reply are no larger than this. */
+    void bound(long bytes) {
+        bound = bytes;
     }
 
     /** The next message; null when the engine has gone. */
@@ -115,12 +121,13 @@ final class Wire implements AutoCloseable {
         }
     }
 
-    /** Writes one message with its tables. An operator may log from any thread. */
+    /** Writes one message with its tables; TooLargeException, and nothing is written, if these are. An operator may log from any thread. */
     synchronized void send(Message.Builder message, List<Table> tables) throws IOException {
         List<ByteBuffer> pieces = new ArrayList<>();
         List<ArrowRecordBatch> batches = new ArrayList<>();
         try {
             long bodySize = 0;
+            long size = 0;
             if (shared != null && !tables.isEmpty()) {
                 shared.begin();
             }
@@ -130,6 +137,7 @@ final class Wire implements AutoCloseable {
                 Pieces written = new Pieces(new ArrayList<>());
                 MessageSerializer.serialize(new WriteChannel(written), batch);
                 Part.Builder part = Part.newBuilder().setTable(table.kind).setBytes(written.size);
+                size += written.size + padding(written.size);
                 long offset = shared == null ? -1 : shared.put(written.pieces, written.size);
                 if (offset >= 0) {
                     message.addParts(part.setSharedOffset(offset));
@@ -141,9 +149,12 @@ final class Wire implements AutoCloseable {
                 pieces.add(ByteBuffer.allocate(padding));
                 bodySize += written.size + padding;
             }
+            if (size > bound) {
+                throw new TooLargeException(rows(tables, Part.Table.ROWS), rows(tables, Part.Table.STATES), size, bound);
+            }
             byte[] head = message.build().toByteArray();
             ByteBuffer first = ByteBuffer.allocate(8 + head.length + padding(head.length)).order(ByteOrder.LITTLE_ENDIAN);
-            first.putInt(head.length).putInt(Math.toIntExact(bodySize)).put(head).rewind();
+            first.putInt(head.length).putInt((int) bodySize).put(head).rewind();
             pieces.add(0, first);
             ByteBuffer[] all = pieces.toArray(ByteBuffer[]::new);
             for (int at = 0; at < all.length; ) {
@@ -155,6 +166,10 @@ final class Wire implements AutoCloseable {
         } finally {
             batches.forEach(ArrowRecordBatch::close);
         }
+    }
+
+    private static long rows(List<Table> tables, Part.Table kind) {
+        return tables.stream().filter(table -> table.kind == kind).mapToLong(table -> table.batch.getRowCount()).sum();
     }
 
     private static int padding(long size) {
@@ -169,7 +184,7 @@ final class Wire implements AutoCloseable {
     /** Gathers what Arrow writes. Vectors' buffers are not copied, what the writer uses again is. */
     private static final class Pieces implements WritableByteChannel {
         private final List<ByteBuffer> pieces;
-        private int size;
+        private long size;
 
         Pieces(List<ByteBuffer> pieces) {
             this.pieces = pieces;

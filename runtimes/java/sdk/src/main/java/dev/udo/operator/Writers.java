@@ -32,8 +32,8 @@ final class Writers {
         void write(int row, Object value);
     }
 
-    static Writer writer(FieldVector vector) {
-        Writer writer = valueWriter(vector);
+    static Writer writer(FieldVector vector, Size size) {
+        Writer writer = valueWriter(vector, size);
         return (row, value) -> {
             if (value == null) {
                 vector.setNull(row);
@@ -43,7 +43,7 @@ final class Writers {
         };
     }
 
-    private static Writer valueWriter(FieldVector vector) {
+    private static Writer valueWriter(FieldVector vector, Size size) {
         if (vector instanceof BaseIntVector v) {
             return integerWriter(v);
         }
@@ -54,16 +54,16 @@ final class Writers {
             return (row, value) -> v.setSafe(row, (Boolean) value ? 1 : 0);
         }
         if (vector instanceof VarCharVector v) {
-            return (row, value) -> v.setSafe(row, ((String) value).getBytes(StandardCharsets.UTF_8));
+            return (row, value) -> v.setSafe(row, size.counted(((String) value).getBytes(StandardCharsets.UTF_8)));
         }
         if (vector instanceof LargeVarCharVector v) {
-            return (row, value) -> v.setSafe(row, ((String) value).getBytes(StandardCharsets.UTF_8));
+            return (row, value) -> v.setSafe(row, size.counted(((String) value).getBytes(StandardCharsets.UTF_8)));
         }
         if (vector instanceof VarBinaryVector v) {
-            return (row, value) -> v.setSafe(row, (byte[]) value);
+            return (row, value) -> v.setSafe(row, size.counted((byte[]) value));
         }
         if (vector instanceof LargeVarBinaryVector v) {
-            return (row, value) -> v.setSafe(row, (byte[]) value);
+            return (row, value) -> v.setSafe(row, size.counted((byte[]) value));
         }
         if (vector instanceof FixedSizeBinaryVector v) {
             return (row, value) -> v.setSafe(row, (byte[]) value);
@@ -103,7 +103,7 @@ final class Writers {
         if (vector instanceof Decimal256Vector v) {
             return (row, value) -> v.setSafe(row, ((BigDecimal) value).setScale(v.getScale()));
         }
-        return nestedWriter(vector);
+        return nestedWriter(vector, size);
     }
 
     private static Writer integerWriter(BaseIntVector v) {
@@ -143,28 +143,28 @@ final class Writers {
         throw new ClassCastException("not an integer");
     }
 
-    private static Writer nestedWriter(FieldVector vector) {
+    private static Writer nestedWriter(FieldVector vector, Size size) {
         if (vector instanceof StructVector v) {
             Map<String, Writer> fields = new LinkedHashMap<>();
-            v.getChildrenFromFields().forEach(child -> fields.put(child.getName(), writer(child)));
+            v.getChildrenFromFields().forEach(child -> fields.put(child.getName(), writer(child, size)));
             return (row, value) -> {
                 v.setIndexDefined(row);
                 fields.forEach((name, field) -> field.write(row, ((Map<?, ?>) value).get(name)));
             };
         }
         if (vector instanceof MapVector v) {
-            Writer entry = pairWriter((StructVector) v.getDataVector());
-            return listWriter(entry, v::startNewValue, v::endValue);
+            Writer entry = pairWriter((StructVector) v.getDataVector(), size);
+            return listWriter(counted(entry, v, size), v::startNewValue, v::endValue);
         }
         if (vector instanceof ListVector v) {
-            return listWriter(writer(v.getDataVector()), v::startNewValue, v::endValue);
+            return listWriter(counted(writer(v.getDataVector(), size), v, size), v::startNewValue, v::endValue);
         }
         if (vector instanceof LargeListVector v) {
-            return listWriter(writer(v.getDataVector()), row -> (int) v.startNewValue(row), (row, size) -> v.endValue(row, size));
+            return listWriter(counted(writer(v.getDataVector(), size), v, size), row -> (int) v.startNewValue(row), v::endValue);
         }
         if (vector instanceof FixedSizeListVector v) {
-            return listWriter(writer(v.getDataVector()), v::startNewValue, (row, size) -> {
-                if (size != v.getListSize()) {
+            return listWriter(writer(v.getDataVector(), size), v::startNewValue, (row, elements) -> {
+                if (elements != v.getListSize()) {
                     throw new IllegalArgumentException("expected " + v.getListSize() + " elements");
                 }
             });
@@ -177,14 +177,23 @@ final class Writers {
         throw new SchemaException("column \"" + vector.getName() + "\": rows of " + vector.getField().getType() + " cannot be emitted; answer whole batches");
     }
 
-    private static Writer pairWriter(StructVector v) {
-        Writer key = writer((FieldVector) v.getChildByOrdinal(0));
-        Writer item = writer((FieldVector) v.getChildByOrdinal(1));
+    private static Writer pairWriter(StructVector v, Size size) {
+        Writer key = writer((FieldVector) v.getChildByOrdinal(0), size);
+        Writer item = writer((FieldVector) v.getChildByOrdinal(1), size);
         return (row, value) -> {
             Map.Entry<?, ?> entry = (Map.Entry<?, ?>) value;
             v.setIndexDefined(row);
             key.write(row, entry.getKey());
             item.write(row, entry.getValue());
+        };
+    }
+
+    /** An element of a list, which counts too. */
+    private static Writer counted(Writer element, FieldVector list, Size size) {
+        int fixed = Size.fixed(list.getChildrenFromFields());
+        return (row, value) -> {
+            size.bytes += fixed;
+            element.write(row, value);
         };
     }
 

@@ -1,0 +1,44 @@
+// The bound of an answer, which Start tells, and how large rows are while they are gathered.
+#pragma once
+
+#include <arrow/builder.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace udo::detail {
+
+// A larger body cannot be told of: its length is a number of 32 bits.
+constexpr std::uint64_t MOST_BODY_BYTES = UINT32_MAX;
+
+// An answer is larger than the bound.
+struct TooLarge : std::length_error {
+    TooLarge(std::int64_t events, std::int64_t states, std::uint64_t bytes, std::uint64_t bound)
+        : std::length_error("the answer to one frame has " + std::to_string(events) + " events" +
+                            (states > 0 ? " and " + std::to_string(states) + " states" : "") + " of " + std::to_string(bytes) +
+                            " bytes; the bound is " + std::to_string(bound) + ": return less per event, or send fewer events at a time") {}
+};
+
+// How many bytes the rows in some builders take at least: bits, and bitmaps of what is null, are left out.
+class Size {
+  public:
+    explicit Size(const std::vector<std::unique_ptr<arrow::ArrayBuilder>>& columns);
+    std::uint64_t of(std::int64_t rows) const;
+
+  private:
+    // Values in a builder, bytes of each, and how many there are beside these.
+    struct Part {
+        const arrow::ArrayBuilder* values;
+        std::uint64_t each;
+        std::int64_t (*more)(const arrow::ArrayBuilder&);
+    };
+    void add(const arrow::ArrayBuilder& values);
+
+    std::uint64_t fixed_ = 0;  // of a row's values that take the same in all rows
+    std::vector<Part> varied_;
+};
+
+}  // namespace udo::detail

@@ -1,0 +1,48 @@
+package dev.udo.operator;
+
+import java.util.List;
+import org.apache.arrow.vector.BaseFixedWidthVector;
+import org.apache.arrow.vector.BaseLargeVariableWidthVector;
+import org.apache.arrow.vector.BaseVariableWidthVector;
+import org.apache.arrow.vector.BitVector;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.complex.FixedSizeListVector;
+import org.apache.arrow.vector.complex.LargeListVector;
+import org.apache.arrow.vector.complex.ListVector;
+import org.apache.arrow.vector.complex.StructVector;
+
+/** How many bytes the values that have been written take at least: bits, and bitmaps of what is null, are left out. */
+final class Size {
+    long bytes;
+
+    /** These bytes, which count. */
+    byte[] counted(byte[] data) {
+        bytes += data.length;
+        return data;
+    }
+
+    /** What a value of this vector takes, whatever it is: the bytes of text and the elements of lists count beside that. */
+    static int fixed(FieldVector vector) {
+        if (vector instanceof BitVector) {
+            return 0;
+        }
+        if (vector instanceof BaseFixedWidthVector v) {
+            return v.getTypeWidth();
+        }
+        if (vector instanceof BaseVariableWidthVector || vector instanceof ListVector) {
+            return Integer.BYTES;
+        }
+        if (vector instanceof BaseLargeVariableWidthVector || vector instanceof LargeListVector) {
+            return Long.BYTES;
+        }
+        if (vector instanceof FixedSizeListVector v) {
+            return v.getListSize() * fixed(v.getDataVector());
+        }
+        return vector instanceof StructVector v ? fixed(v.getChildrenFromFields()) : 0;
+    }
+
+    /** What values of these vectors take together, one of each. */
+    static int fixed(List<FieldVector> vectors) {
+        return vectors.stream().mapToInt(Size::fixed).sum();
+    }
+}
