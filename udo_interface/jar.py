@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from udo_interface.java import cache_dir, java_home
-from udo_protocol.errors import Unavailable
+from udo_protocol.errors import Unavailable, UsageError
 
 SOURCES = Path(__file__).parent / "jvm"
 # Half a minute on a busy laptop; a compiler that takes ten times as long hangs.
@@ -38,14 +38,16 @@ def name(spark: str, sources: Path = SOURCES) -> str:
 
 def jar(spark: str, env: Mapping[str, str] | None = None) -> Path:
     """The jar for that version of Spark; the first time maybe compiled into the user's cache. Unavailable says why there is none."""
-    wanted, cache = name(spark), cache_dir(os.environ if env is None else env) / "jvm"
-    for folder in (SOURCES, cache):
-        if (found := folder / wanted).exists():
-            return found
-    with _compiling:
-        if not (found := cache / wanted).exists():
-            log.warning("compiling the JVM path for Spark %s, once: %s", spark, found)
-            build(found, env)
+    if (found := SOURCES / (wanted := name(spark))).exists():
+        return found
+    try:
+        found = cache_dir(os.environ if env is None else env) / "jvm" / wanted
+        with _compiling:
+            if not found.exists():
+                log.warning("compiling the JVM path for Spark %s, once: %s", spark, found)
+                build(found, env)
+    except (OSError, UsageError) as e:
+        raise Unavailable(f"the jar of the JVM path for Spark {spark} cannot be kept: {e}; set XDG_CACHE_HOME to a folder for it") from e
     return found
 
 

@@ -14,6 +14,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
@@ -138,19 +140,23 @@ def _column(have: T.StructField, want: pa.DataType) -> Any:
 
 def calls(session: SparkSession) -> Any:
     """The entry in the session's JVM, which is given the jar once; executors fetch it with their next task. Unavailable without one."""
-    context = session.sparkContext
     with _lock:
-        if (app := context.applicationId) not in _attached:
+        if (app := session.sparkContext.applicationId) not in _attached:
             _attached.clear()
             try:
-                found = jar(session.version)
-            except Unavailable as e:  # it would be compiled in vain with each call
+                _attached[app] = _attach(session)
+            except Unavailable as e:  # it would be tried in vain with each call
                 log.warning("calls take the Python path, which is slower; spark.udo.path=python says so without this warning: %s", e)
                 _attached[app] = e
-                raise
-            java = session._jsparkSession
-            java.sessionState().resourceLoader().addJar(found.as_uri())
-            _attached[app] = java.sharedState().jarClassLoader().loadClass(_CALLS).newInstance()
         if isinstance(made := _attached[app], Unavailable):
             raise made
         return made
+
+
+def _attach(session: SparkSession) -> Any:
+    found, java = jar(session.version), session._jsparkSession
+    try:
+        java.sessionState().resourceLoader().addJar(found.as_uri())
+        return java.sharedState().jarClassLoader().loadClass(_CALLS).newInstance()
+    except (Py4JError, PySparkException) as e:
+        raise Unavailable(f"Spark does not load {found}: {e}") from e

@@ -137,3 +137,19 @@ def test_when_the_rollback_window_has_passed_nothing_is_kept_and_the_former_vers
     refused = list(home_daemon.api.update("d", "1", one))[-1]
     assert refused.phase == "failed" and "state" in refused.detail, refused
     assert Attempt.at_node(home_daemon.api, "d", "q", 1, 2).run([1]) == [3]
+
+
+def test_state_that_is_changed_from_outside_ends_the_rollback_window(home_daemon: Daemon) -> None:
+    """A rollback would undo the change."""
+    home_daemon.start("--session-idle-s", "0")
+    one = home_daemon.deploy(COUNT, **KEYED)
+    two = put_image(home_daemon.home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+    for session in ("q", "other"):
+        assert Attempt.at_node(home_daemon.api, "d", session, 0, 1).run([1, 1]) == [1, 2]
+    assert list(home_daemon.api.update("d", "2", two))[-1].phase == "done"
+    assert _kept_keys(home_daemon.home), "nothing was kept at all"
+    home_daemon.api.drop_state("d", "other")
+    assert not _kept_keys(home_daemon.home)
+    refused = list(home_daemon.api.update("d", "1", one))[-1]
+    assert refused.phase == "failed" and "state" in refused.detail, refused
+    assert Attempt.at_node(home_daemon.api, "d", "q", 1, 2).run([1]) == [3]

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,13 +133,23 @@ def test_a_node_manager_on_another_host_is_reached_from_python(
         spark.conf.set("spark.udo.node", platform.node)
 
 
-@pytest.mark.short
-def test_without_a_jar_calls_take_the_python_path_and_say_so_once(
-    spark: SparkSession, platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def none(_: str) -> Path:
-        raise Unavailable("the JVM path does not compile against this Spark: not found: value Oops")
+def no_jar(_: str) -> Path:
+    raise Unavailable("the JVM path does not compile against this Spark: not found: value Oops")
 
+
+def a_jar_that_is_gone(_: str) -> Path:
+    return Path("/nowhere/Oops.jar")
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("none", [no_jar, a_jar_that_is_gone])
+def test_without_a_jar_calls_take_the_python_path_and_say_so_once(
+    spark: SparkSession,
+    platform: Platform,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    none: Callable[[str], Path],
+) -> None:
     name, df = platform.operator(), spark.range(0, 5)
     monkeypatch.setattr(jvm_path, "jar", none)
     monkeypatch.setattr(jvm_path, "_attached", {})
@@ -347,3 +357,9 @@ def test_another_version_of_spark_gets_a_jar_in_the_cache(tmp_path: Path, monkey
     found = jar.jar("9.9.1", env)
     assert found.parent == tmp_path / "udo-spark" / "jvm" and found.name == jar.name("9.9.0")
     assert jar.jar("9.9.2", env) == found and built == [found], "compiled once"
+
+
+@pytest.mark.short
+def test_a_cache_that_cannot_be_written_is_told_with_the_remedy() -> None:
+    with pytest.raises(Unavailable, match=r"for Spark 9.9.1 cannot be kept: .*/dev/null.*set XDG_CACHE_HOME"):
+        jar.jar("9.9.1", {"XDG_CACHE_HOME": "/dev/null"})
