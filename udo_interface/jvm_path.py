@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
@@ -159,4 +159,5 @@ def _attach(session: SparkSession) -> Any:
         java.sessionState().resourceLoader().addJar(found.as_uri())
         return java.sharedState().jarClassLoader().loadClass(_CALLS).newInstance()
     except (Py4JError, PySparkException) as e:
-        raise Unavailable(f"Spark does not load {found}: {e}") from e
+        said = str(e.java_exception) if isinstance(e, Py4JJavaError) else str(e).partition("\n")[0]
+        raise Unavailable(f"Spark does not load {found}: {said}") from e

@@ -22,6 +22,7 @@ from udo_runtime.state.codec import unpack
 from udo_runtime.state.session import Session
 
 from tests.operators.sdks import RUNTIMES, Sdk
+from tests.support.selection import long
 from udo_cli.conformance.player import KEYED, AnsweredFailure, Known, Player, starting
 from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 from udo_protocol.formats.state_types import StateTypes
@@ -84,6 +85,7 @@ def what_does_not_fit_is_a_bad_event(made: ChildProcessor) -> None:
     assert [(b.row, "state entry 'n': expected int8, the operator left 200 (int)" in str(b.error)) for b in done.bad] == [(1, True)]
 
 
+@pytest.mark.parametrize("sdk", [long("cpp"), "java", "node", "rust"], indirect=True)
 def test_a_state_has_its_declared_types_in_each_sdk(sdk: Sdk, tmp_path: Path) -> None:
     checked([word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")], tmp_path)
 

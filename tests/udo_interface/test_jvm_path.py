@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,21 +137,18 @@ def no_jar(_: str) -> Path:
     raise Unavailable("the JVM path does not compile against this Spark: not found: value Oops")
 
 
-def a_jar_that_is_gone(_: str) -> Path:
-    return Path("/nowhere/Oops.jar")
-
-
 @pytest.mark.short
-@pytest.mark.parametrize("none", [no_jar, a_jar_that_is_gone])
+@pytest.mark.parametrize(("part", "bad"), [("jar", no_jar), ("_CALLS", "org.apache.spark.sql.udo.Oops")], ids=["no jar", "no class"])
 def test_without_a_jar_calls_take_the_python_path_and_say_so_once(
     spark: SparkSession,
     platform: Platform,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    none: Callable[[str], Path],
+    part: str,
+    bad: Any,
 ) -> None:
     name, df = platform.operator(), spark.range(0, 5)
-    monkeypatch.setattr(jvm_path, "jar", none)
+    monkeypatch.setattr(jvm_path, part, bad)
     monkeypatch.setattr(jvm_path, "_attached", {})
     for _ in range(2):
         assert sorted(r.id for r in udo(name)(df).collect()) == list(range(5))

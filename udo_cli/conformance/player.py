@@ -85,7 +85,11 @@ class Player:
     def __init__(self, start: Starting, role: str, env: Mapping[str, str], timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._directory = tempfile.TemporaryDirectory(prefix="udo-conformance-", ignore_cleanup_errors=True)
-        self.process = Process(start(self._directory.name, {**env, "UDO_CONFORMANCE": role}))
+        try:
+            self.process = Process(start(self._directory.name, {**env, "UDO_CONFORMANCE": role}))
+        except BaseException:  # nobody has a player to close yet
+            self._directory.cleanup()
+            raise
         self.logs: list[tuple[int, str]] = []
         self._wire: Wire | None = None
         self._id = 0
