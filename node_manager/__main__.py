@@ -1,6 +1,7 @@
 """`python -m node_manager`: reads its arguments, starts the parts in order, stops them in order.
 
-SIGTERM and SIGINT stop all: instances, servers, sockets. After kill -9 everything goes on, and the next start adopts it.
+SIGTERM and SIGINT stop everything: instances, servers, sockets. After kill -9 instances and servers run on for a grace period, and a
+manager that starts meanwhile adopts them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EXIT_FAILED = 1
 
 
 def parse_args(argv: list[str] | None = None) -> NodeSettings:
-    """The settings these arguments ask for."""
+    """Return the settings that these arguments ask for."""
     p = argparse.ArgumentParser("python -m node_manager", description="Runs operators beside Spark's executors on one node.")
     p.add_argument("--home", type=Path, required=True, help="directory of this node manager: sockets, instances, images")
     p.add_argument("--node", default=socket.gethostname(), help="name of this node (default: the host's)")
@@ -153,11 +154,11 @@ def _registry(settings: NodeSettings) -> Any:
 
 
 def _wait(stopping: Event) -> None:
-    """Until a signal handler has set `stopping`.
+    """Wait until a signal handler has set `stopping`.
 
-    Not by Event.wait: a signal that comes just before the thread falls asleep would be handled when it wakes, which is
-    never, and a handler that runs inside it would wait for a lock that its own thread holds. A signal always writes to the
-    wake-up descriptor, whichever thread it reaches and whenever it comes.
+    Event.wait would not do: a signal that comes just before the thread falls asleep would be handled when it wakes, which is never, and a
+    handler that runs inside it would wait for a lock that its own thread holds. A signal always writes to the wake-up descriptor, whichever
+    thread it reaches and whenever it comes.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -173,7 +174,7 @@ def _wait(stopping: Event) -> None:
 
 
 def run(settings: NodeSettings, stopping: Event) -> None:
-    """Until `stopping` is set; then everything is stopped."""
+    """Run the node manager until `stopping` is set, then stop everything."""
     log = structlog.get_logger()
     settings.prepare()
     registry = _registry(settings)
@@ -197,13 +198,13 @@ def run(settings: NodeSettings, stopping: Event) -> None:
         for follower in followers:
             follower.stop()
         closed = [server.stop() for server in servers]
-        manager.stop()  # calls under way end with it
+        manager.stop()  # ends calls under way
         for event in closed:
             event.wait(CLOSE_GRACE_S + 1)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a node manager; returns the exit status."""
+    """Run a node manager; return the exit status."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     structlog.configure(
         processors=[

@@ -1,4 +1,4 @@
-"""Small files that are whole or absent, JSON written beside its place and renamed into it; and files that one process holds."""
+"""Small JSON files that are whole or absent: written beside their place, then renamed; and files that one process holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from udo_protocol.errors import Conflict
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path`, readable by this user only; a crash leaves the old content or the new."""
+    """Replace `path`, readable by this user only; after a crash it has the old content or the new."""
     new = path.with_name(f".{path.name}.{get_ident()}.new")  # two threads may write the same file
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as f:
@@ -22,7 +22,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Its content; None if it is absent or no JSON (then it says nothing that may be relied on)."""
+    """Its content; None if it is absent or no JSON, and so cannot be relied on."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -30,7 +30,7 @@ def read_json(path: Path) -> Any:
 
 
 def lock(path: Path, taken: str) -> int:
-    """Hold `path` until the returned descriptor is closed. Conflict while another process does: `taken`, with its {pid}."""
+    """Hold `path` until the returned descriptor is closed. Conflict while another process does, with the text `taken` and its {pid}."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""The format of a node manager's home: a number in `format.json`, checked before anything of the home is used.
+"""The format of a node manager's home: a number in `format.json`, checked before anything in the home is used.
 
 It covers the files of the home and whatever runs with them; the state server's keys have a number of their own, since its file may come
-from a backup (node_manager/servers/state_format.py). A home of an earlier release is brought into this release's format, once nothing
-of that release runs with it any more; a home of a later one is refused.
+from a backup (node_manager/servers/state_format.py). A home of an earlier release is converted to this release's format, once nothing of
+that release runs with it any more; a home of a later one is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = "format.json"
 
 
 def settle(home: Path) -> None:
-    """The home is of this release's format from here on; Unavailable, and nothing is changed, if it cannot be."""
+    """Bring the home into this release's format; Unavailable, and nothing is changed, if it cannot be."""
     found = _stored(home)
     if found > FORMAT:
         raise Unavailable(

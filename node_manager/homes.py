@@ -1,7 +1,7 @@
-"""Whether this node may serve a keyed session: what its state has begun on one node never begins empty on another.
+"""Decides whether this node may serve a keyed session: a session whose state began on one node never begins empty on another.
 
-The registry says so once for each session (registry/domain/group_maps.py); the answer is kept beside the state, so it is lost with it,
-and no registry is needed for a session that this node knows. What is only deployed here has no other node.
+The registry decides once for each session (registry/domain/group_maps.py); its answer is kept beside the state, so it is lost with it, and
+no registry is needed for a session that this node knows. Deployments without the registry have no other node.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from udo_protocol.errors import StateElsewhere, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection
 
-# What a session is to this node: all of its state is here; what its store needs is here; it was released since, and what is here is old.
+# What this node has of a session: all of its state; what its store needs; old state from before the session was released.
 HOME, STORED, FORMER = "home", "stored", "former"
 
 
 class GroupMaps(Protocol):
-    """The part of udo_protocol.registry.api.Registry that is needed here."""
+    """The part of udo_protocol.registry.api.Registry that is used here."""
 
     def claim(
         self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False
@@ -31,7 +31,7 @@ class GroupMaps(Protocol):
     def release(
         self, deployment: str, session: str, *, node: str = "", incarnation: str = "", version: int | None = None, force: bool = False
     ) -> Any:
-        """The session has no home any more."""
+        """Let the session have no home any more."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Homes:
         self._node, self._maps, self._connect = node, maps, connect
 
     def require(self, state: Connection, prefix: str, asked: SessionRequest) -> int:
-        """The version of the session's map by which this node may serve it, all of it or the part that its slots have.
+        """The version of the session's map by which this node may serve it: all of it, or the part that its slots have.
 
         StateElsewhere if it may not; Unavailable if the session is new here and the registry is away.
         """
@@ -74,19 +74,19 @@ class Homes:
         return found
 
     def taken(self, prefix: str, asked: SessionRequest) -> list[Arg]:
-        """An import makes this node the home: the command that notes it, to be written together with the state."""
+        """Make this node the home of an import; return the command that notes it, to be written together with the state."""
         with contextlib.closing(self._connect()) as state:
             return _noted(prefix, asked.session, self._claim(state, asked), HOME)
 
     def release(self, deployment: str, session: str, prefix: str) -> None:
-        """The session's state is about to be dropped here: another node may begin it."""
+        """Let another node begin the session, whose state is about to be dropped here."""
         if self._maps is not None:
             with contextlib.closing(self._connect()) as state:
                 version, _ = _mark(state, prefix, session)
                 self._maps.release(deployment, session, node=self._node, incarnation=incarnation(state), version=version)
 
     def moved(self, prefix: Callable[[str], str | None], moved: Iterable[Mapping[str, Any]]) -> None:
-        """The registry says which maps have a newer version: what is remembered of an older one is not to be served."""
+        """Mark what this node remembers of maps that have a newer version by now: it is not to be served."""
         known = [(p, m["session"], int(m["version"])) for m in moved if (p := prefix(m["deployment"])) is not None]
         if not known:
             return
@@ -97,7 +97,7 @@ class Homes:
                     state.call(*_noted(p, session, version, FORMER))
 
     def _claim(self, state: Connection, asked: SessionRequest) -> int:
-        """The version of the session's map, by which this node may serve it."""
+        """The version of the session's map by which this node may serve it, asked of the registry."""
         me = incarnation(state)
         if self._maps is None:
             raise Unavailable(f"{asked} is new on node {self._node}, which has no registry: start the node manager with --registry")
@@ -147,7 +147,7 @@ def _noted(prefix: str, session: str, version: int, kind: str) -> list[Arg]:
 
 
 def _mark(state: Connection, prefix: str, session: str) -> tuple[int | None, str]:
-    """What this node remembers of the session: the version of its map and what it is here."""
+    """What this node remembers of the session: the version of its map, and HOME, STORED or FORMER; (None, '') if nothing."""
     found = state.call("HGET", f"{prefix}homes", session)
     if found is None:
         return None, ""
@@ -156,6 +156,6 @@ def _mark(state: Connection, prefix: str, session: str) -> tuple[int | None, str
 
 
 def incarnation(state: Connection) -> str:
-    """Who this state server is, as long as its file lasts."""
+    """The identity of this state server, which lasts as long as its file."""
     state.call("SET", keys.INCARNATION, secrets.token_hex(8), "NX")
     return bytes(state.call("GET", keys.INCARNATION)).decode()

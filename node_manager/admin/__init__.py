@@ -1,1 +1,1 @@
-"""What people look at and change: sessions, dead letters, logs, recordings."""
+"""Administration, by people: sessions, dead letters, logs, recordings."""

@@ -1,7 +1,7 @@
-"""Dead letters of this node: listed, found by the beginning of an id, dropped, and kept when the slot they lie in goes.
+"""Dead letters of this node: listed, found by a prefix of their id, dropped, marked for replay, amended after a failed replay.
 
-Instances write them (udo_runtime), the node manager does not, except for the new reason after a failed replay. What is
-`pending` belongs to attempts that have not ended, and is not touched unless asked for.
+Instances write them (udo_runtime); the node manager writes only the new reason after a failed replay. Letters under `pending` belong to
+attempts that have not ended, and are touched only on request.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ class FoundLetter:
 
     @property
     def prefix(self) -> str:
-        """What the names of its slot's keys begin with."""
+        """The prefix of the keys of its slot."""
         return keys.prefix(self.deployment, self.slot)
 
     @property
     def marks(self) -> str:
-        """The hash that says which letters of its slot are to be sent again."""
+        """The hash that marks the letters of its slot that are to be sent again."""
         return f"{self.prefix}{REPLAY}"
 
     @property
     def places(self) -> list[str]:
-        """All that is to be rid of it, where it lies first. What has been answered stays with what was kept for a rollback: a
+        """The keys to delete it from, the one that holds it first. An answered letter stays in the copies that are kept for a rollback: a
         version that goes back has to process it again."""
         kept = [] if self.replay.startswith(_ANSWERED) else [DEAD, PENDING, REPLAY]
         return [self.key, self.marks, *(f"{self.prefix}{KEPT}{kind}" for kind in kept)]
 
 
 class DeadLetters:
-    """What a node offers to `udo dead`. Methods may be called from any thread."""
+    """The operations of `udo dead` on this node. Methods may be called from any thread."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
     def letters(self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False) -> Iterator[FoundLetter]:
-        """Of one deployment, or of all; by `ids` those that begin so. In no particular order."""
+        """Yield the letters of one deployment, or of all; with `ids` those whose id begins with one of them. In no particular order."""
         deployments = [self._manager.deployments.find(deployment)] if deployment else self._manager.deployments.all()
         with self._state() as state:
             for d in deployments:
@@ -73,11 +73,11 @@ class DeadLetters:
                     except SlotBroken as e:
                         if deployment:
                             raise
-                        prefix = f"udo:{d.name}:{number}:"  # listed among those of all: it hides no others
+                        prefix = f"udo:{d.name}:{number}:"  # in a list of all deployments: the broken slot hides no others
                         yield FoundLetter("", d.name, number, prefix + DEAD, "", False, unfinished, 0, "", Letter.unreadable(e))
 
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
-        """Remove letters for good; how many. Each id must begin exactly one; all of the deployment with `everything`."""
+        """Remove letters for good; return how many. Each id must be the prefix of exactly one; `everything`: all of the deployment."""
         if everything == bool(ids):
             raise UsageError("pass either the ids of dead letters or all, not both")
         with self._state() as state:
@@ -85,9 +85,10 @@ class DeadLetters:
             return sum(replication.write(state, k.prefix, [("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
 
     def replay(self, deployment: str, ids: Sequence[str], *, everything: bool = False) -> tuple[int, int]:
-        """Mark keyed letters for the next epoch of their session: (how many wait now, timers left out).
+        """Mark keyed letters for the next epoch of their session; return (letters that wait now, timers left out).
 
-        Conflict if a session has no next epoch, or if a timer is named: it was due, and is not again.
+        Conflict if a session has no next epoch, while the deployment can be rolled back, or if `ids` name a timer, which is never due
+        again.
         """
         if everything == bool(ids):
             raise UsageError("pass either the ids of dead letters or all, not both")
@@ -113,7 +114,7 @@ class DeadLetters:
         return len(wanted), len(timers)
 
     def amend(self, deployment: str, id_: str, code: str, reason: str, traceback: str) -> None:
-        """It was sent again and failed again: with this."""
+        """Store the code, reason and traceback of a letter that was sent again and failed again."""
         (kept,) = self._each(deployment, [id_], False)
         changed = replace(kept.letter, code=code, reason=reason, traceback=traceback, replays=kept.letter.replays + 1)
         with self._state() as state:

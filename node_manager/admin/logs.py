@@ -1,4 +1,4 @@
-"""The log of a deployment: what its instances wrote, the former ones' first, then the living one's as it comes."""
+"""The log of a deployment: the output of its former instances, then that of the living one as it comes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol import supervised
 
-# A follower learns of a new instance this often.
+# A follower looks for a new instance this often.
 _NEXT_S = 0.25
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line; `at` is the time it carries or that of the last line before it that carried one."""
+    """One line; `at` is its own time stamp, or that of the last line before it that has one."""
 
     at: str
     instance: str
@@ -49,7 +49,7 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
 
 
 def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
-    """The last lines (0 = all that is kept) of all its slots, then with `follow` new ones until `stop` is set."""
+    """Yield the last lines (0 = all that are kept) of all its slots, then with `follow` new ones until `stop` is set."""
     lines: list[Line] = []
     shown: dict[str, int] = {}
     for each in deployment.slots:
@@ -65,7 +65,7 @@ def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follo
 
 
 def _following(deployment: NodeDeployment, shown: dict[str, int], stop: Event) -> Iterator[Line]:
-    """What the instances of its own slots write behind what was shown of them, also of slots that it gets meanwhile."""
+    """Yield the lines that instances of its own slots write after those already shown, including slots that it gets meanwhile."""
     told: SimpleQueue[Line] = SimpleQueue()
     followed: set[int] = set()
     while not stop.is_set():
@@ -77,7 +77,7 @@ def _following(deployment: NodeDeployment, shown: dict[str, int], stop: Event) -
 
 
 def _follow(slot: Slot, shown: dict[str, int], told: SimpleQueue[Line], stop: Event) -> None:
-    """One slot, instance by instance."""
+    """Put the new lines of one slot into `told`, instance by instance."""
     over = ""
     while not stop.is_set():
         owner = slot.view().owner

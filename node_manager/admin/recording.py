@@ -1,7 +1,7 @@
-"""Records what a deployment is sent, frame by frame as it is answered, for `udo record`. Reads only; serving never waits for it.
+"""Records the input of a deployment, frame by frame as it is answered, for `udo record`. Reads only; serving never waits for it.
 
-A leased pin holds the log in front of the recorder's cursor. Who takes what is yielded too slowly loses the pin, by its lease or
-because the log fills: then the log is trimmed past the cursor, and the recording says what it lacks.
+A leased pin holds the log in front of the recorder's cursor. A consumer that takes the parts too slowly loses the pin, by its lease or
+because the log fills: the log is then trimmed past the cursor, and the recording names the missing frames.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from udo_protocol.state import checkpoints, pieces, savepoints, untrusted
 from udo_protocol.state.dead_letters import REPLAY
 from udo_protocol.state.pieces import StoredGroup
 
-# A recorder that does not come back for this long loses its pin: what a dead one may hold up at most.
+# A recorder that does not renew its pin for this long loses it: the longest that a dead recorder can hold up the log.
 LEASE_MS = 2_000
 # How often the log is polled while there are no frames, and how often the receiver is told so.
 _LOOK_S = 0.02
@@ -39,7 +39,7 @@ _NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class RecordingBegin:
-    """What is recorded, and what an instance that starts at `first_seq` finds beside the sessions."""
+    """The recorded slot and version, and what an instance that starts at `first_seq` finds beside the sessions."""
 
     slot: Slot
     manifest: Manifest
@@ -60,7 +60,7 @@ class RecordedSession:
 
 @dataclass(frozen=True)
 class RecordedGroup:
-    """A key group of that session."""
+    """A key group of the RecordedSession before it."""
 
     number: int
     group: StoredGroup
@@ -68,7 +68,7 @@ class RecordedGroup:
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema that frames name from here on."""
+    """A schema that the following frames refer to."""
 
     id: bytes
     ipc: bytes
@@ -106,7 +106,7 @@ Part = RecordingBegin | RecordedSession | RecordedGroup | Schema | Frames | Gap 
 
 
 def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
-    """Everything that `name` answers within `for_s` seconds, `frames` frames at most (0: no bound), or until `stop` is set."""
+    """Yield everything that `name` answers within `for_s` seconds, at most `frames` frames (0: no bound), or until `stop` is set."""
     deployment = manager.deployments.find(name)
     if for_s <= 0:
         raise UsageError(f"expected a recording time above 0 s; got {for_s:g} s")
@@ -125,7 +125,7 @@ def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) 
 
 
 class _Recorder:
-    """One recording; it has the connections for itself."""
+    """One recording, with connections of its own."""
 
     def __init__(self, slot_: Slot, state: Connection, queue: Connection, for_s: float, frames: int, stop: Event) -> None:
         self._slot, self._state, self._queue = slot_, state, queue
@@ -152,9 +152,9 @@ class _Recorder:
             yield End(f"the node's queue or state server was lost: {e}")
 
     def _frames(self, cursor: int) -> Iterator[Part]:
-        """From `cursor` on: what is answered until the deadline, in order."""
+        """Yield the frames from `cursor` on that are answered until the deadline, in order."""
         deadline = time.monotonic() + self._for_s
-        told = time.monotonic() - _TICK_S  # at once: the state is complete
+        told = time.monotonic() - _TICK_S  # the first Tick comes at once: the state is complete
         left = self._most or None
         until: int | None = None  # the last frame answered when the time was over
         emitted = 0
@@ -174,7 +174,7 @@ class _Recorder:
                     yield End("frames were trimmed before they could be recorded: what follows depends on them")
                     return
                 cursor = read.first
-            if (why := self._changed(cursor)) is not None:  # looked at behind the read: what was read before is of the state we have
+            if (why := self._changed(cursor)) is not None:  # checked after the read: the frames read belong to the recorded state
                 yield End(why)
                 return
             frames = read.frames if left is None else read.frames[:left]
@@ -197,7 +197,7 @@ class _Recorder:
                 self._stop.wait(min(_LOOK_S, max(deadline - now, 0.0)))
 
     def _changed(self, cursor: int) -> str | None:
-        """Whether the state was changed meanwhile by other than the frames from `cursor` on: what follows began with another one."""
+        """Why the frames from `cursor` on do not continue the recorded state, which was changed from outside; None if they do."""
         if not self._keyed:
             return None
         if route.told(self._queue, self._slot.prefix)[1] >= cursor:
@@ -211,7 +211,7 @@ class _Recorder:
         return None
 
     def _sent_again(self, *, waiting: bool = True) -> set[bytes]:
-        """Names of dead letters that are marked to be sent again, or that an epoch which is not long over has processed."""
+        """The names of dead letters that a recent epoch has processed, and with `waiting` also of those marked to be sent again."""
         (flat,) = untrusted.read(self._state, ("HGETALL", f"{self._slot.prefix}{REPLAY}"))
         return {bytes(name) for name, epoch in zip(flat[::2], flat[1::2], strict=True) if waiting or epoch}
 
@@ -232,15 +232,15 @@ class _Recorder:
     # -- the start ---------------------------------------------------------------------------------------------------
 
     def _stateless_start(self) -> int:
-        """The first frame that is not answered yet."""
+        """Pin the first unanswered frame; return its number."""
         seq = slot.last_emitted(self._queue, self._slot.prefix) + 1
         return max(seq, self._pin(seq))
 
     def _pin_state(self) -> int:
-        """Pin the newest checkpoint; the first frame that it does not cover."""
+        """Pin the newest checkpoint; return the number of the first frame that it does not cover."""
         state, prefix = self._state, self._slot.prefix
         base, pinned = 1, 0
-        while base != pinned:  # what a checkpoint read behind this does not cover is in the log
+        while base != pinned:  # then the log holds all frames that a checkpoint read from now on does not cover
             pinned = base
             base = self._pin(pinned)
         while True:
@@ -249,12 +249,12 @@ class _Recorder:
             if self._cuts_now() == self._cuts:
                 break
         covers = checkpoints.pinned_checkpoint(state, prefix, self._name)
-        seq = covers.seq if covers.run_id == self._queue.run_id else 0  # of a lost queue server: the log has begun anew
+        seq = covers.seq if covers.run_id == self._queue.run_id else 0  # else it is from a lost queue server: the log began anew
         self._pin(seq + 1)
         return seq + 1
 
     def _sessions(self, first: int) -> Iterator[Part]:
-        """All sessions as the savepoint has them, which is needed no more then."""
+        """Yield all sessions as the savepoint has them, then drop it."""
         state, prefix, hold = self._state, self._slot.prefix, savepoints.holding(self._state, self._slot.prefix, self._name)
         for name, record in records(state, prefix, self._name).items():
             yield RecordedSession(name, record)
@@ -264,7 +264,7 @@ class _Recorder:
         savepoints.drop(state, prefix, self._name)
 
     def close(self) -> None:
-        """Nothing is kept for it any more."""
+        """Release the pin and the savepoint."""
         with contextlib.suppress(ServerLost, OSError):
             self.reader.pin(0, 0)
         if self._keyed:

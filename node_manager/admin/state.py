@@ -1,7 +1,7 @@
-"""Keyed state of this node: listed, read out, replaced and dropped. Knows where a session lies, never what its values mean.
+"""Keyed state of this node: listed, exported, replaced and dropped. Knows where a session is stored, never what its values mean.
 
-A change is made while no instance owns the slot (slots.py, change_state), since an owner has its sessions in memory: the
-one that comes after loads what is there then.
+A change is made while no instance owns the slot (Slot.change_state), since an owner has its sessions in memory; the next owner loads the
+changed state.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import checkpoints, pieces, rewinding, savepoints, untrusted
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
-# Run numbers of a dropped session are kept for so long, so that a late task of an old run is not taken for a new one.
+# Run numbers of a dropped session are kept this long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
-# A fresh instance has to load the operator first; that has its own time-out below this.
+# Includes the loading of the operator by a fresh instance, which has its own, shorter time-out.
 _CHANGE_TIMEOUT_S = 90.0
 Writes = list[list[Arg]]
 
 
 @dataclass(frozen=True)
 class Info:
-    """A session, for lists. `record` is what the instance noted at its last checkpoint (udo_runtime.state.durable)."""
+    """A session, for lists. `record`: the document that the instance wrote at its last checkpoint (udo_runtime.state.durable)."""
 
     deployment: str
     slot: int
@@ -50,7 +50,7 @@ class Info:
 
 
 def keyed(deployment: NodeDeployment) -> tuple[Slot, Manifest]:
-    """Its slot and manifest; UsageError for an operator that keeps no state, NotFound while it has never been loaded."""
+    """Return its slot and manifest; UsageError for an operator that keeps no state, NotFound until it has been loaded."""
     slot = deployment.slot
     if slot.wanted is None:
         raise NotFound(f"deployment {deployment.name!r} is still starting; see: udo status")
@@ -61,13 +61,13 @@ def keyed(deployment: NodeDeployment) -> tuple[Slot, Manifest]:
 
 
 class States:
-    """What a node offers to `udo state`. Methods may be called from any thread."""
+    """The operations of `udo state` on this node. Methods may be called from any thread."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
     def sessions(self, name: str = "") -> list[Info]:
-        """Of one deployment, or of all, by name."""
+        """List the sessions of one deployment, or of all; those of a slot by name."""
         deployments = [self._manager.deployments.find(name)] if name else self._manager.deployments.all()
         found: dict[tuple[str, str], list[Info]] = {}
         with self._connected() as (state, queue):
@@ -78,7 +78,7 @@ class States:
         return [_together(infos) for infos in found.values()]
 
     def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
-        """By name. What cannot be read is listed as such among those of other deployments: it hides none of them."""
+        """The sessions of a slot by name. In a list of all deployments an unreadable slot is one such entry, and hides no others."""
         try:
             return sorted(records(state, slot.prefix).items())
         except SlotBroken as e:
@@ -88,9 +88,9 @@ class States:
 
     @contextlib.contextmanager
     def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, Iterator[tuple[int, StoredGroup]]]]:
-        """The session as each slot's newest checkpoint left it, however long it is read: what is known of it, who serves it, its groups.
+        """Yield the session as each slot's newest checkpoint left it, however long it is read: its info, manifest and groups.
 
-        All slots have the partitions' highest event times; the first one's are given. NotFound lists near names.
+        The partitions' highest event times (groups below 0) are in every slot; the first one's are given. NotFound lists similar names.
         """
         deployment = self._manager.deployments.find(name)
         first, manifest = keyed(deployment)
@@ -115,9 +115,9 @@ class States:
             yield info, manifest, groups()
 
     def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
-        """Remove a session for good; its record. Conflict while it is in use, unless forced: then its query fails.
+        """Remove a session for good; return its record. Conflict while it is in use, unless forced: then its query fails.
 
-        It goes from the first slot last, which has its home: a drop that is interrupted can be repeated.
+        The first slot, which has its home, is last: a drop that is interrupted can be repeated.
         """
         deployment = self._manager.deployments.find(name)
         keyed(deployment)
@@ -147,7 +147,7 @@ class States:
         return found.record
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], *, replace: bool) -> None:
-        """Write a session. Conflict while one of that name is in use, or is there and is not to be replaced."""
+        """Write a session. Conflict while one of that name is in use, or if there is one and `replace` is not set."""
         deployment = self._manager.deployments.find(name)
         slot, manifest = keyed(deployment)
         deployment.require_one_slot("an import of state")
@@ -155,7 +155,7 @@ class States:
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []
-        names = f"import-{secrets.token_hex(4)}"  # what names pieces of no owner
+        names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote
 
         def claim() -> None:
             if self._registered(name):
@@ -166,7 +166,7 @@ class States:
             self._require_unused(queue, slot, session, "stop it first")
             if not replace and session in records(state, p):
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
-            # A query that continues it is a newer run than all before.
+            # A query that continues the session is a newer run than all before.
             newest = checkpoints.newest_run(state, p, session)
             kept = {**record, "run": newest, "at": time.time()}
             writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
@@ -188,7 +188,7 @@ class States:
             yield state, queue
 
     def _whole(self, state: Connection, queue: Connection, deployment: NodeDeployment, session: str, savepoint: str = "") -> Info:
-        """A session over all slots; NotFound lists near names."""
+        """A session over all slots; NotFound lists similar names."""
         self._record(state, deployment.slot, session, savepoint)
         there = [(slot, records(state, slot.prefix, savepoint)) for slot in deployment.own]
         return _together([self._info(queue, slot, session, known[session]) for slot, known in there if session in known])
@@ -221,16 +221,16 @@ class States:
         return self._manager.deployments.find(name).source == "registry"
 
     def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
-        """Carry out what `plan` says, which may refuse, as the slot's only owner; `agree` asks the registry before."""
+        """Make the changes that `plan` returns, as the slot's only owner; `plan` may refuse. `agree` asks the registry before."""
         with self._connected() as (state, queue):
-            plan(state, queue)  # refused here, nothing is interrupted
+            plan(state, queue)  # if it refuses here, nothing is interrupted
         agree()
 
         def work(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)
             rewinding.forget(state, queue, slot.prefix)  # a rollback would undo the change
             for lane in log.users(queue, slot.prefix, session)[0]:
-                queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried: on the state as it is then
+                queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried on the changed state
             stats = log.slot_stats(queue, slot.prefix)
             tail = stats.emitted + stats.depth_frames
             old = [name for name, (_, run) in checkpoints.cut(state, slot.prefix).items() if run != queue.run_id]
@@ -244,11 +244,11 @@ class States:
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
-            self._manager.mirrors.end(slot.deployment)  # it knows the state from before; a canary begins anew
+            self._manager.mirrors.end(slot.deployment)  # mirrors know the former state; a canary begins anew
 
 
 def _together(infos: Sequence[Info]) -> Info:
-    """One session of the parts that the slots have of it, the first slot's first."""
+    """Merge the parts of a session that the slots have, the first slot's first."""
     if len(infos) == 1:
         return infos[0]
     records = [i.record for i in infos]
@@ -260,7 +260,7 @@ def _together(infos: Sequence[Info]) -> Info:
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:
-    """SchemaError unless state kept by these key columns, in that version and in so many groups is what the deployment reads."""
+    """SchemaError unless state with these key columns, in that version and number of key groups, is what the deployment reads."""
     wanted = [(name, manifest.input[name]) for name in manifest.key]
     came = list(key)
     if came != wanted:
@@ -276,7 +276,7 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
 
 
 def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, Mapping[str, Any]]:
-    """Session -> its record; what lists and decisions go by is of the right kind."""
+    """Session -> its record, with the fields that lists and decisions use checked."""
     found: dict[str, Mapping[str, Any]] = {}
     key = f"{savepoints.at(prefix, savepoint)}sessions"
     for name, data in pieces.records(state, prefix, savepoint).items():

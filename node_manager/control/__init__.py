@@ -1,1 +1,1 @@
-"""Watches this node's slots and decides about their number: the policies of `elasticity` with real measurements and real steps."""
+"""Watches this node's slots and decides about their number, by the policies of `elasticity`, real measurements and real steps."""

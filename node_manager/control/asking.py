@@ -1,7 +1,7 @@
-"""The Operator Managers' side of an application: tells its manager, in the registry, figures and proposals, and carries out what it grants.
+"""The Operator Managers' side of an application: reports figures and proposals to its manager, in the registry, and carries out its grants.
 
-Every few seconds, in one call. A registry that is away grants nothing; deployments go on with what they have. A grant is carried out once,
-and only if the deployment still has the slots that it was proposed for; what became of it is told until the registry has heard it.
+One call every few seconds. While the registry is away, nothing is granted and deployments keep the slots they have. A grant is carried out
+once, and only if the deployment still has the slots that it was proposed for; its outcome is reported until the registry has received it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.limits import MOST_SLOTS
 
 EVERY_S = 2.0
-# Grants that are remembered as carried out: some a minute at most.
+# Grants remembered as carried out: some a minute at most.
 _KNOWN = 1000
 _log = structlog.get_logger()
 
 
 class ProposalCalls(Protocol):
-    """The part of udo_protocol.registry.api.Registry that is needed here."""
+    """The part of udo_protocol.registry.api.Registry that is used here."""
 
     def propose(self, node: str, told: Mapping[str, object]) -> Mapping[str, Any]:
-        """{hosts, grants, moves}"""
+        """Report `told`; return {hosts, grants, moves}."""
 
 
 class Asking:
@@ -45,15 +45,15 @@ class Asking:
         self._every_s = min(EVERY_S, manager.settings.decide_s)
         self._over, self._lock = Event(), Lock()
         self._known: deque[str] = deque(maxlen=_KNOWN)
-        self._done: dict[str, dict[str, Any]] = {}  # by grant: what the registry has not heard yet
+        self._done: dict[str, dict[str, Any]] = {}  # by grant: its outcome, until the registry has received it
         self._moves = GrantedMoves(manager, partial(self._over_with, replicas=0))
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         supervised.keep("asking", self._run, self._over)
 
     def stop(self) -> None:
-        """Carry out nothing more."""
+        """Stop; nothing more is carried out."""
         self._over.set()
 
     def _run(self) -> None:
@@ -69,7 +69,7 @@ class Asking:
             self._over.wait(self._every_s)
 
     def exchange(self) -> None:
-        """Tell, and begin what was granted."""
+        """Report, and begin the granted steps."""
         m = self._manager
         with self._lock:
             done = list(self._done.values())

@@ -1,8 +1,8 @@
-"""The controllers of one node, one for each deployment: at an interval each takes a sample, decides, and writes it down; in mode auto the
-decision is carried out.
+"""The controllers of one node, one per deployment: at an interval each takes a sample, decides, and writes the decision down; in mode auto
+it is carried out.
 
-What they see and what they change comes through a `Plant`, so that tests drive this loop over a simulated one on a simulated clock. While a
-step is carried out nothing is decided about its deployment: figures of then would be of neither number of slots.
+They see and change deployments through a `Plant`, so that tests drive this loop over a simulated one on a simulated clock. While a step is
+carried out nothing is decided about its deployment: the figures would fit neither number of slots.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ from elasticity.scaling.modes import ADVISE, AUTO, OFF, Elasticity
 from node_manager.control.journals import DeploymentJournal, prune
 from udo_protocol.errors import Conflict, UdoError
 
-# Folders of journals are looked through this often.
+# Folders of journals are pruned this often.
 _PRUNE_S = 3600.0
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class Controlled:
-    """A deployment as a controller finds it. obstacle: why nothing is ever changed about it here, '' if it is. paused: nothing is
-    decided for now, since something else changes it. membership: the application that it belongs to, whose manager is asked."""
+    """A deployment as a controller finds it. obstacle: why it is never changed here, '' if it may be. paused: nothing is decided for now,
+    since something else changes it. membership: the application that it belongs to, whose manager is asked."""
 
     name: str
     wish: Elasticity
     obstacle: str = ""
     paused: bool = False
     membership: Membership | None = None
-    spread: int = 0  # over nodes, so that the registry carries out what is granted: 1 without state, 2 with state
+    spread: int = 0  # over nodes, where the registry carries out granted steps: 1 without state, 2 with state; else 0
 
     @property
     def mode(self) -> str:
-        """What is done about it here."""
+        """The mode in force here: with an obstacle, auto is advise."""
         return ADVISE if self.wish.mode == AUTO and self.obstacle else self.wish.mode
 
 
 class Plant(Protocol):
-    """What is controlled."""
+    """The deployments under control, as the controllers see and change them."""
 
     node: str
     cores: int
 
     def deployments(self) -> list[Controlled]:
-        """Those of this node."""
+        """The deployments of this node."""
 
     def sample(self, name: str, at_s: float, most: int) -> Sample:
-        """What is seen of one, with at most so many replicas. NotFound if it has gone."""
+        """Measure a deployment, for at most `most` replicas. NotFound if it has gone."""
 
     def scale(self, name: str, slots: int) -> None:
-        """Let it have so many slots; returns when it has them."""
+        """Give it `slots` slots; return when it has them."""
 
     def move(self, name: str, groups: Sequence[tuple[int, str]]) -> None:
-        """Let each of these key groups be in that replica; returns when they are."""
+        """Move each of these key groups to its replica; return when they are there."""
 
     def prepare(self, name: str, slots: int) -> None:
-        """Prepare a scale-out to so many slots, or change what stands prepared to that; returns when it is ready."""
+        """Prepare a scale-out to `slots` slots, or change the prepared one to that; return when it is ready."""
 
     def stand_down(self, name: str) -> None:
-        """Give up what stands prepared."""
+        """Give up the prepared scale-out."""
 
     def wakes(self, name: str) -> list[Woken]:
-        """Ends of sleeps of which nobody was told yet."""
+        """Return the ends of sleeps that were not reported yet."""
 
     def beside(self, work: Callable[[], None], about: str) -> None:
-        """Run this without holding up the caller."""
+        """Run `work` without holding up the caller."""
 
 
 @dataclass
@@ -94,11 +94,11 @@ class Controllers:
         self._plant, self._folder, self._wall, self.every_s = plant, journals, wall, every_s
         self._controllers: dict[str, _Controller] = {}
         self._prune_at_s = 0.0
-        self._lock = Lock()  # of what is decided and what is begun
-        self._later: dict[str, float] = {}  # deployment -> when it is tried again, since its journal could not be written
+        self._lock = Lock()  # guards what is decided and what is begun
+        self._later: dict[str, float] = {}  # deployment -> time of the next try, after its journal could not be written
 
     def tick(self, now_s: float) -> None:
-        """Decide about each deployment whose interval is over; now_s: monotonic."""
+        """Decide about each deployment whose interval is over. now_s: monotonic."""
         deployed = self._plant.deployments()
         there = {d.name: d for d in deployed if d.mode != OFF}
         self._controllers = {name: c for name, c in self._controllers.items() if name in there}
@@ -137,7 +137,7 @@ class Controllers:
             self._take(d, controller, entry, step)
 
     def _header(self, d: Controlled) -> Header:
-        """What decides: the same settings and seed give the same decisions."""
+        """The settings and the seed that determine the decisions."""
         about = {"deployment": d.name, "node": self._plant.node, "mode": d.mode, "every_s": self.every_s}
         if d.wish.mode != d.mode:
             about["not_auto"] = d.obstacle
@@ -154,7 +154,7 @@ class Controllers:
         self._begin(d.name, controller, entry.number, len(entry.sample.operators[0].replicas), step)
 
     def asked(self, name: str) -> tuple[int, int, tuple[Plan, ...]]:
-        """What the deployment's Operator Manager asks for: its decision's number, the replicas it saw, and the steps; -1 without one."""
+        """The proposal of the deployment's Operator Manager: its decision's number, the replicas it saw, and the steps; -1 without one."""
         controller = self._controllers.get(name)
         entry = controller.latest if controller is not None and not controller.busy else None
         if entry is None:
@@ -162,8 +162,9 @@ class Controllers:
         return entry.number, len(entry.sample.operators[0].replicas), managed.asked(entry.decision)
 
     def carry_out(self, d: Controlled, number: int, before: int, step: Plan, told: Callable[[int, str], None]) -> None:
-        """Begin a step of an application's deployment that was granted: proposed by that decision, when it had `before` replicas. `told`
-        gets the replicas afterwards and the error, '' without one. Conflict if it has others by now, or is being changed."""
+        """Begin a granted step of an application's deployment: proposed by decision `number`, when it had `before` replicas. `told` gets
+        the replicas afterwards and the error, '' without one. Conflict if the number of replicas has changed, or the deployment is being
+        changed."""
         with self._lock:
             controller = self._controllers.get(d.name)
             entry = controller.latest if controller is not None else None

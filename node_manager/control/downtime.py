@@ -1,8 +1,8 @@
-"""How long deployments had a slot without an owner, by the monitor's looks, or key groups that waited for their move to another node; and
-what a step cost of that: the second objective of an SLA.
+"""The downtime of deployments: how long they had a slot without an owner, by the monitor's looks, or key groups that waited for their move
+to another node; and the downtime that each step cost. It is the second objective of an SLA.
 
-A slot counts once it has had an owner: one that is new gets no lanes before, and one that sleeps is woken by its next frame. No finer than
-the looks, one a second. A move is measured as it is.
+A slot counts once it has had an owner: a new one gets no lanes before, and one that sleeps is woken by its next frame. The resolution is
+that of the looks, one a second. A move is measured exactly.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from elasticity.scaling.model import Kind
 from node_manager.control.samples import DOWNTIME_MS
 from node_manager.deployments.deployments import Deployments
 
-# Of one look; a machine that stood still measured nothing.
+# The most that one look counts; a machine that stood still measured nothing.
 _MOST_S = 5.0
 
 
 class Downtime:
-    """Of one node. `look` is called by one thread, the others by any."""
+    """The downtime of one node. `look` is called by one thread, the others by any."""
 
     def __init__(self, deployments: Deployments) -> None:
         self._deployments = deployments
@@ -29,7 +29,7 @@ class Downtime:
         self._last_s: float | None = None
 
     def look(self, now_s: float) -> None:
-        """A round of the monitor is over; now_s: monotonic."""
+        """Count the time since the last round of the monitor. now_s: monotonic."""
         passed, self._last_s = min(now_s - self._last_s, _MOST_S) if self._last_s is not None else 0.0, now_s
         there: set[tuple[str, int]] = set()
         for deployment in self._deployments.all():
@@ -48,17 +48,17 @@ class Downtime:
         self._costs = {key: ms for key, ms in list(self._costs.items()) if key[0] in names}
 
     def moved(self, deployment: str, seconds: float) -> None:
-        """Key groups have waited for so long. For one thread for each deployment."""
+        """Count the seconds for which key groups waited. Called by one thread per deployment."""
         self._moving_s[deployment] = self._moving_s.get(deployment, 0.0) + seconds
 
     def seconds(self, deployment: str) -> float:
-        """Since this node manager started."""
+        """Downtime since this node manager started."""
         return round(self._seconds.get(deployment, 0.0) + self._moving_s.get(deployment, 0.0), 3)
 
     def cost(self, deployment: str, kind: Kind, ms: float) -> None:
-        """Note what a step has cost, which counts for the next one of its kind."""
+        """Note the cost of a step, which is then expected of the next one of its kind."""
         self._costs[deployment, kind] = max(ms, DOWNTIME_MS[kind])
 
     def costs_ms(self, deployment: str) -> Mapping[Kind, float]:
-        """What a step of each kind is to be expected to cost: as the last one did, else the least that is counted."""
+        """The expected cost of a step of each kind: that of the last one, else the least that is counted."""
         return {kind: self._costs.get((deployment, kind), ms) for kind, ms in DOWNTIME_MS.items()}

@@ -1,7 +1,7 @@
-"""This node's part of a granted step of an application's deployment with state over nodes: it moves key groups from its slot to others.
+"""This node's part in a granted step of an application's deployment with state over nodes: it moves key groups from its slot to others.
 
-The registry says again and again what is left of a step (registry/domain/application_steps.py), so nothing of it is remembered here, and
-the same again does no harm: a move that is under way is waited for, one that is done changes nothing.
+The registry repeats what is left of a step until it is done (registry/domain/application_steps.py), so nothing is remembered here, and a
+repetition does no harm: a move under way is waited for, a finished one changes nothing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from node_manager.rpc import move_service
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
 
-# The move goes on all the same.
+# Only the wait ends after this time, the move goes on.
 _MOVE_WAIT_S = 120.0
 _log = structlog.get_logger()
 
 
 class GrantedMoves:
-    """Of one node. `over` gets a step and the error of this node's part in it, '' when that is done."""
+    """The granted moves of one node. `over` gets a step's id and the error of this node's part in it, '' when that is done."""
 
     def __init__(self, manager: Manager, over: Callable[[str, str], None]) -> None:
         self._manager, self._over = manager, over
         self._under_way: set[str] = set()  # deployments
 
     def begin(self, step: Mapping[str, Any]) -> None:
-        """Do what is left of this step, unless that is being done. For one thread."""
+        """Do what is left of this step, unless one of the deployment is under way. Called by one thread."""
         name = str(step["deployment"])
         if name not in self._under_way:
             self._under_way.add(name)
@@ -53,7 +53,7 @@ class GrantedMoves:
         before_s = m.downtime.seconds(name)
         for place, groups in step["moves"]:
             to = move_service.places(m, pb.PlacesRequest(deployment=name)).slots[place]
-            m.moves.taker(to.node).ready(name, to.slot)  # else it would be noted, and wait for a node that may never come
+            m.moves.taker(to.node).ready(name, to.slot)  # else the move would be noted, and wait for a node that may never come
             for _ in m.moves.move(name, groups, to.slot, DIRECT, _MOVE_WAIT_S, to.node):
                 pass
         if step["runs_to"]:

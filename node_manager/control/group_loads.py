@@ -1,7 +1,7 @@
-"""Events of each key group of a keyed deployment over the last seconds, from what its owners count. No I/O, no clock.
+"""Events of each key group of a keyed deployment over the last seconds, as counted by its owners. No I/O, no clock.
 
-An instance publishes what it has counted since its start, so a load is the difference of two looks at the same instance. A group that moved
-was counted in one slot and is counted in another one: the slots' differences add up.
+An instance publishes its counts since its start, so a load is the difference of two looks at the same instance. A group that moved was
+counted in one slot and is counted in another one: the slots' differences add up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Counts = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class GroupLook:
-    """What an owner had counted then; at_s: monotonic."""
+    """The counts of an owner at one look. at_s: monotonic."""
 
     at_s: float
     owner: str
@@ -35,7 +35,7 @@ class GroupLoads:
         self._lock = Lock()
 
     def look(self, deployment: str, slot: int, at_s: float, owner: str, packed: bytes) -> None:
-        """What read_group_events (udo_protocol/queue/slot.py) has of the slot's owner."""
+        """Add a look. `packed`: the owner's counts, from read_group_events (udo_protocol/queue/slot.py)."""
         seen = GroupLook(at_s, owner, np.frombuffer(packed, "<u8"))
         with self._lock:
             looks = self._looks.setdefault((deployment, slot), deque())
@@ -44,12 +44,12 @@ class GroupLoads:
                 looks.popleft()
 
     def forget(self, there: set[tuple[str, int]]) -> None:
-        """Slots that are not among these have gone."""
+        """Forget slots that are not in `there`."""
         with self._lock:
             self._looks = {key: looks for key, looks in self._looks.items() if key in there}
 
     def events(self, deployment: str, key_groups: int) -> list[int]:
-        """Of each key group, over all slots, in the time that is kept."""
+        """Events of each key group over all slots, in the time that is kept."""
         found = np.zeros(key_groups, np.uint64)
         with self._lock:
             pairs = [pair for (name, _), looks in self._looks.items() if name == deployment for pair in pairwise(looks)]

@@ -1,8 +1,9 @@
-"""The journals of decisions on this node's disk: a folder for each deployment, in it segments that are only appended to.
+"""The journals of decisions on this node's disk: one folder per deployment, with segments that are only appended to.
 
-A segment is a journal of its own (elasticity/scaling/journal.py): it begins with what decides, and replays to the same decisions. A manager
-that starts goes on with the last segment, and gets the policy's memory back by replaying it. Another policy, setting or mode begins a new
-segment, and so does a full one. A power loss may cost the last lines; a line that is cut off is removed before the next one is written.
+A segment is a journal of its own (elasticity/scaling/journal.py): it begins with the policy and its settings, and replays to the same
+decisions. A manager that starts continues the last segment, and restores the policy's memory by replaying it. Another policy, setting or
+mode begins a new segment, and so does a full one. A power loss may cost the last lines; a truncated line is removed before the next one is
+written.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from elasticity.scaling.journal import Controller, Execution, Header, JournalEnt
 from elasticity.scaling.model import Sample
 from udo_protocol.errors import UsageError
 
-# A line takes about 0.5 KB and 0.2 KB a slot: some hours to a day of decisions, read again in well below a second.
+# A line takes about 0.5 KB plus 0.2 KB per slot: a segment has some hours to a day of decisions, and is read again in well below a second.
 SEGMENT_BYTES = 4 << 20
-# Of a deployment: 32 MiB.
+# Segments kept per deployment: 32 MiB.
 KEPT_SEGMENTS = 8
-# Folders of deployments, also of those that have been undeployed.
+# Folders kept, including those of undeployed deployments.
 KEPT_JOURNALS = 256
 _log = structlog.get_logger()
 
@@ -47,9 +48,9 @@ class DeploymentJournal:
         return self._path.name
 
     def decide(self, sample: Sample) -> JournalEntry:
-        """The next decision, written down. OSError if that cannot be: then there is no decision."""
+        """Make the next decision and write it down. OSError if it cannot be written: then there is no decision."""
         with self._lock:
-            if self._unwritten:  # the policy's memory has what the journal has not
+            if self._unwritten:  # the policy remembers a decision that the journal lacks
                 self._controller = self._go_on() or self._begin()
                 self._unwritten = False
             if self._path.stat().st_size > self._segment_bytes:
@@ -64,7 +65,7 @@ class DeploymentJournal:
             return entry
 
     def executed(self, segment: str, execution: Execution) -> None:
-        """Write down what became of a decision, unless its segment is full by now."""
+        """Write down the outcome of a decision, unless its segment is full by now."""
         with self._lock:
             if segment == self.segment:
                 self._append(journal.execution_line(execution))
@@ -75,7 +76,7 @@ class DeploymentJournal:
             self._append(journal.woken_line(wake))
 
     def _go_on(self) -> Controller | None:
-        """The policy as it was after the last decision of the last segment; None if that was decided otherwise, or is damaged."""
+        """Restore the policy as it was after the last decision of the last segment; None if that has another header, or is damaged."""
         paths = segments(self._folder)
         if not paths:
             return None
@@ -124,13 +125,13 @@ def lines(journals: Path, deployment: str = "") -> Iterator[tuple[str, str, list
         for path in segments(journals / name) if name in there else []:
             try:
                 text = path.read_text("utf-8", "replace")
-            except FileNotFoundError:  # the oldest one, which has just gone
+            except FileNotFoundError:  # the oldest one, just removed
                 continue
             yield name, path.stem, text.splitlines()
 
 
 def prune(journals: Path, deployed: set[str], kept: int = KEPT_JOURNALS) -> None:
-    """Remove the journals of deployments that have gone, beyond so many folders: those first that were written to the longest ago."""
+    """Remove the journals of undeployed deployments beyond `kept` folders, those written to the longest ago first."""
     if not journals.is_dir():
         return
     gone = [path for path in journals.iterdir() if path.name not in deployed]

@@ -1,8 +1,8 @@
-"""What one look at a slot shows, and the rates that follow from the looks of the last seconds. No I/O, no clock.
+"""The figures of one look at a slot, and the rates that follow from the looks of the last seconds. No I/O, no clock.
 
-A frame's number of events is known only once it is answered, so events that wait or arrive are estimated: frames, counted exactly by the
-slot's log, times the events of a frame lately. An instance publishes its counters about once a second, so the time in the operator is
-taken as its time per counted frame times the frames answered, which the log counts at once.
+A frame's number of events is known only once it is answered, so waiting and arriving events are estimated: frames, which the slot's log
+counts exactly, times the recent number of events per frame. An instance publishes its counters about once a second, so the time in the
+operator is estimated as its time per counted frame times the frames answered, which the log counts at once.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# A log that was begun anew, or lost with its server, has other numbers: no slot answers so many frames between two looks.
+# The numbers of a log that began anew, or was lost with its server, jump: no slot answers this many frames between two looks.
 _MOST_FRAMES = 1 << 30
-# A slot is measured once it has been looked at, with an owner, for this share of the window.
+# A slot counts as measured once looks at it with an owner cover this share of the window.
 _LEAST_SHARE = 0.5
-# An instance has counted what was answered before that.
+# Frames answered longer ago than this are in the instance's published counters.
 _COUNTED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLook:
-    """One look. at_s: monotonic. owner: the instance, '' while there is none. tail, emitted: numbers of the last frame that was accepted,
-    and answered. published: whether there are counters; these and cpu_s are the owner's own. cores, memory_bytes: what it may use. told:
-    frames that the node manager has written into the log, which are no work (a prepared scale-out, a move)."""
+    """One look. at_s: monotonic. owner: the instance, '' while there is none. tail, emitted: numbers of the last accepted frame, and of the
+    last answered one. published: whether there are counters; these and cpu_s are the owner's own. cores, memory_bytes: its limits. told:
+    frames that the node manager wrote into the log, which are no work (a prepared scale-out, a move)."""
 
     at_s: float
     owner: str
@@ -44,7 +44,7 @@ class SlotLook:
 
     @property
     def depth_frames(self) -> int:
-        """Frames that are not answered yet."""
+        """Frames that have no answer yet."""
         return self.tail - self.emitted
 
 
@@ -52,9 +52,9 @@ class SlotLook:
 class SlotRates:
     """A slot over the last `window_s` seconds.
 
-    cpu, memory: shares of what its owner may use. busy: share of the time in the operator. arrivals, answers, outputs: events/s that
-    came, were answered, and came out. backlog: events that wait. service_ms: time of a frame in the operator. response_ms: from push to
-    answer, by Little's law; None without frames. lanes: the most that were open at once.
+    cpu, memory: shares of the owner's limits. busy: share of the time in the operator. arrivals, answers, outputs: events/s that arrived,
+    were answered, and came out. backlog: events that wait. service_ms: time of a frame in the operator. response_ms: from push to answer,
+    by Little's law; None without frames. lanes: the most that were open at once.
     """
 
     window_s: float
@@ -72,7 +72,7 @@ class SlotRates:
 
     @property
     def use(self) -> float:
-        """Share of the time in which it worked: of the processor or in the operator, whichever is higher."""
+        """Share of the time in which it worked: the higher of processor use and time in the operator."""
         return max(self.cpu, self.busy)
 
     @property
@@ -82,7 +82,7 @@ class SlotRates:
 
 
 def rates(looks: Sequence[SlotLook], window_s: float) -> SlotRates | str:
-    """The rates over the last window_s seconds of `looks`, oldest first; a text that says why there are none."""
+    """The rates over the last window_s seconds of `looks`, oldest first; without rates, a text with the reason."""
     if not looks:
         return "it has not been looked at yet"
     last = looks[-1]
@@ -100,13 +100,13 @@ def rates(looks: Sequence[SlotLook], window_s: float) -> SlotRates | str:
     events, came_out, counted, busy_s = (
         sum(max(0.0, getattr(b, n) - getattr(a, n)) for a, b in own) for n in ("events_in", "events_out", "frames", "busy_s")
     )
-    if not counted:  # nothing published within the window: as it was before
+    if not counted:  # nothing published within the window: the totals since the instance's start
         events, came_out, counted, busy_s = last.events_in, last.events_out, last.frames, last.busy_s
     before = [look.emitted for look in looks if look.owner == last.owner and look.at_s <= last.at_s - _COUNTED_S]
     if answered and not counted and not (last.published and before and before[-1] > before[0]):
         return "its instance has not published its counters"
     per_frame, out_of_frame, service_s = (x / counted if counted else 0.0 for x in (events, came_out, busy_s))
-    unit = per_frame or (0.0 if answered else 1.0)  # none of those answered had events: of a keyed slot without work, ends of epochs
+    unit = per_frame or (0.0 if answered else 1.0)  # no answered frame had events: ends of epochs, in a keyed slot without work
     stuck = not answered and all(look.depth_frames for pair in pairs for look in pair)
     own_s = sum(b.at_s - a.at_s for a, b in own)
     cpu_s = sum(max(0.0, b.cpu_s - a.cpu_s) for a, b in own)
@@ -131,7 +131,7 @@ def _one_log(a: SlotLook, b: SlotLook) -> bool:
 
 
 def _response_ms(pairs: Sequence[tuple[SlotLook, SlotLook]], answered: int, took_s: float, service_s: float) -> float | None:
-    """Mean frames in the slot ÷ frames/s, but no less than a frame's time in the operator; a frame that is not answered waits on."""
+    """Mean frames in the slot ÷ frames/s, but no less than a frame's time in the operator; without answers, the time that frames waited."""
     waiting = sum(b.depth_frames for _, b in pairs) / len(pairs)
     if answered:
         return 1000 * max(waiting * took_s / answered, service_s)

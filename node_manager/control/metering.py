@@ -1,8 +1,8 @@
-"""What each deployment has used: events, bytes, processor time, and bytes of state over time; kept on disk over restarts.
+"""The usage of each deployment: events, bytes, processor time, and bytes of state over time; kept on disk over restarts.
 
-Instances count for themselves since their start (udo_protocol/queue/slot.py), so what is added is what an instance has counted beyond what
-is known of it. Both are written down together: a manager that starts goes on exactly where the instance it adopts was. An instance that is
-not the owner any more is read for a while longer, since it publishes its last counters when it leaves.
+An instance counts since its own start (udo_protocol/queue/slot.py), so the meter adds the difference to the counts that it knows of the
+instance. Both are written down together: a manager that starts goes on exactly where the instance it adopts was. A former owner is read for
+a while longer, since it publishes its last counters when it leaves.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 from node_manager.files import read_json, write_json
 
 COUNTED = ("events_in", "events_out", "bytes_in", "bytes_out", "cpu_s")
-# Written this often; a manager that is killed loses what instances counted since that have ended by its next start.
+# Written this often; a manager that is killed loses later counts of the instances that end before its next start.
 SAVE_S = 10.0
-# State is measured this often; a node manager that stood still does not count the time.
+# State is measured this often; after a standstill of the node manager at most twice this time is counted.
 STATE_S = 30.0
 # A former owner ends within the node manager's grace of 10 s.
 FORMER_LOOKS = 20
-# Deployments of which something is kept, also undeployed ones, and queries of each.
+# Deployments kept, including undeployed ones, and queries kept of each.
 KEPT_DEPLOYMENTS, KEPT_QUERIES = 1000, 1000
 _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a deployment. events, bytes: read and answered by its owners. cpu_s: processor seconds of its owners. state_byte_hours: of keyed
-    state, in all and by query (session). since, until: seconds since 1970."""
+    """The usage of a deployment. events, bytes: read and answered by its owners. cpu_s: processor seconds of its owners. state_byte_hours:
+    of keyed state, in all and by query (session). since, until: seconds since 1970."""
 
     since: float
     until: float
@@ -45,7 +45,7 @@ class Usage:
 
 @dataclass
 class _Known:
-    """What is known of an instance: its deployment and slot, what it had counted, for how many more looks it is read as a former owner."""
+    """An instance's deployment and slot, its last known counts, and for how many more looks it is read as a former owner."""
 
     deployment: str
     slot: int
@@ -54,7 +54,7 @@ class _Known:
 
 
 class Meter:
-    """See the module; `path`: where it is kept. `count` and `hold` are called by one thread, the others by any."""
+    """See the module; `path`: the file. `count` and `hold` are called by one thread, the others by any."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
@@ -64,23 +64,23 @@ class Meter:
         self._saved_s = self._state_s = float("-inf")
 
     def load(self) -> None:
-        """Go on with what a former manager wrote down, once the home is this one's."""
+        """Continue with the usage that a former manager wrote. Call it once this manager has locked the home."""
         told = read_json(self._path) or {}
         with self._lock:
             self._usage = {name: Usage(**u) for name, u in told.get("usage", {}).items()}
             self._known = {name: _Known(**k) for name, k in told.get("instances", {}).items()}
 
     def usage(self) -> dict[str, Usage]:
-        """By deployment."""
+        """Usage by deployment."""
         with self._lock:
             return dict(sorted(self._usage.items()))
 
     def former(self, deployment: str, slot: int, owner: str) -> list[str]:
-        """Instances of the slot that were its owner a moment ago: those to be read once more, too."""
+        """Instances that owned the slot a moment ago, which are to be read once more."""
         return [name for name, k in self._known.items() if (k.deployment, k.slot) == (deployment, slot) and name != owner]
 
     def count(self, deployment: str, slot: int, instance: str, counted: Mapping[str, float], at: float) -> None:
-        """An instance has counted this since its start; `at`: seconds since 1970."""
+        """Add the counts of an instance since its start; `at`: seconds since 1970."""
         known = self._known.get(instance)
         before = known.counted if known else {}
         more: dict[str, Any] = {n: max(0.0, counted[n] - before.get(n, 0.0)) for n in COUNTED if n in counted}
@@ -94,7 +94,7 @@ class Meter:
                 self._changed = True
 
     def count_former(self, instance: str, counted: Mapping[str, float], at: float) -> None:
-        """`count` of a former owner, which is forgotten after some looks."""
+        """Count a former owner, and forget it after some looks."""
         known = self._known[instance]
         self.count(known.deployment, known.slot, instance, counted, at)
         known.looks -= 1
@@ -102,7 +102,7 @@ class Meter:
             del self._known[instance]
 
     def state_due_s(self, now_s: float) -> float | None:
-        """If state is to be measured now (monotonic): for how long what is measured is to count."""
+        """The seconds for which a measurement of state at `now_s` (monotonic) counts; None if none is due."""
         passed = now_s - self._state_s
         if passed < STATE_S:
             return None
@@ -110,7 +110,7 @@ class Meter:
         return min(passed, 2 * STATE_S) if passed < float("inf") else 0.0
 
     def hold(self, deployment: str, sessions: Mapping[str, int], seconds: float, at: float) -> None:
-        """A deployment's queries have kept so many bytes of state for so long."""
+        """Add the bytes of state that a deployment's queries have kept for `seconds`."""
         hours = {session: size * seconds / _HOUR_S for session, size in sessions.items() if size and seconds}
         if not hours:
             return
@@ -127,13 +127,13 @@ class Meter:
         return self._usage.setdefault(deployment, Usage(at, at))
 
     def gone(self, there: Iterable[tuple[str, int]]) -> None:
-        """Instances of other slots than these are not read again."""
+        """Forget instances of slots that are not in `there`."""
         left = set(there)
         for name in [n for n, known in self._known.items() if (known.deployment, known.slot) not in left]:
             del self._known[name]
 
     def save(self, now_s: float, *, force: bool = False) -> None:
-        """Write it down, if it has changed and is due."""
+        """Write the usage to disk, if it has changed and is due."""
         if not self._changed or (now_s - self._saved_s < SAVE_S and not force):
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""Looks at each slot of this node once a second, and remembers the looks of the last minutes.
+"""Looks at each slot of this node once a second, and keeps the looks of the last minutes.
 
-It reads what is there already: the log's numbers and the owner's counters on the queue server, in one connection, and what the driver has
-sampled of the owner. `cpu_s` is what this costs. A slot that cannot be read, or a server that is away, is not looked at: figures that are
-missing are no figures of 0.
+It reads existing figures: the log's numbers and the owner's counters on the queue server, over one connection, and the driver's samples of
+the owner. `cpu_s` is the cost of that. A slot that cannot be read is not looked at, nor is any while a server is away: missing figures are
+not figures of 0.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from udo_protocol.queue import keys, route, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import pieces, untrusted
 
-# Counters are published about as often; a look costs some 0.2 ms of processor time.
+# The interval at which counters are published, too; a look costs some 0.2 ms of processor time.
 LOOK_S = 1.0
-# Looks that are kept of a slot: five minutes, some 100 KB.
+# Looks kept of a slot: five minutes, some 100 KB.
 KEPT_LOOKS = 300
-# Of rates: a few looks, some of which may come late.
+# The shortest window of rates: a few looks, some of which may come late.
 LEAST_WINDOW_S = 3.0
 # A round under way ends with the server's answers, within a few seconds.
 _STOP_S = 5.0
 
 
 class Monitor:
-    """The looks of one node. Methods may be called from any thread; `listeners` are called with the time after each round, in its own."""
+    """The looks of one node. Methods may be called from any thread; `listeners` are called with the time after each round, in its thread."""
 
     def __init__(self, servers: Servers, driver: Driver, deployments: Deployments, meter: Meter, window_s: float) -> None:
         self._servers, self._driver, self._deployments, self._meter = servers, driver, deployments, meter
@@ -60,7 +60,7 @@ class Monitor:
         self._thread = supervised.keep("monitor", self._run, self._over)
 
     def stop(self) -> None:
-        """End; what was metered is on disk then."""
+        """End; the metered usage is then on disk."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
@@ -70,20 +70,20 @@ class Monitor:
 
     @property
     def cores(self) -> int:
-        """Of this node."""
+        """The cores of this node."""
         return self._cores
 
     @property
     def watched_s(self) -> float:
-        """How long it has watched: `cpu_s` is of this time."""
+        """Seconds since it began to watch, in which it has used `cpu_s`."""
         return time.monotonic() - self._begun_s
 
     def rates(self, deployment: str, number: int) -> SlotRates | str:
-        """Of a slot, over the window; a text that says why there are none."""
+        """The rates of a slot over the window; without rates, a text with the reason."""
         return rates(self.looks(deployment, number), self.window_s)
 
     def looks(self, deployment: str, number: int) -> tuple[SlotLook, ...]:
-        """What is remembered of a slot, oldest first."""
+        """The looks kept of a slot, oldest first."""
         with self._lock:
             return tuple(self._looks.get((deployment, number), ()))
 
@@ -116,7 +116,7 @@ class Monitor:
         for listener in self.listeners:
             try:
                 listener(now_s)
-            except Exception:  # what is made of the looks does not end them
+            except Exception:  # a listener that fails does not end the looks
                 supervised.failed("monitor", "what follows a look")
 
     def _seen(self, views: list[SlotView], now_s: float) -> Iterator[tuple[SlotView, SlotLook]]:
@@ -155,14 +155,14 @@ class Monitor:
             busy_s=now.get("busy_s", 0.0),
             cpu_s=seen.cpu_s if seen else 0.0,
             rss_bytes=seen.rss_bytes if seen else 0,
-            cores=limits.get("cpus") or 1.0,  # without a limit one core: what an operator in Python can use
+            cores=limits.get("cpus") or 1.0,  # without a limit one core: the most that an operator in Python can use
             memory_bytes=int(limits.get("memory_bytes") or self._memory_bytes),
             published=bool(now),
             told=route.frames_told(queue, prefix),
         )
 
     def _count(self, queue: Connection, v: SlotView, now: Mapping[str, float], cpu_s: float) -> None:
-        """What the owner has counted, and what former ones have counted to their end."""
+        """Meter the counts of the owner, and those of former owners to their end."""
         at = time.time()
         if v.owner:
             self._meter.count(v.deployment, v.number, v.owner.name, {**now, "cpu_s": cpu_s}, at)
@@ -170,7 +170,7 @@ class Monitor:
             self._meter.count_former(name, slot.read_stats(queue, keys.prefix(v.deployment, v.number), name), at)
 
     def _measure_state(self, now_s: float) -> None:
-        """The bytes of each keyed session, now and then."""
+        """Meter the bytes of each keyed session, if that is due."""
         seconds = self._meter.state_due_s(now_s)
         keyed = [d for d in self._deployments.all() if d.slot.wanted and d.slot.wanted.image.manifest.key]
         if seconds is None or not keyed:

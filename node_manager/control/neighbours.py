@@ -1,7 +1,7 @@
-"""How far the other nodes of the registry are, measured by small calls between node managers, and how busy they last were.
+"""Measures the delays to the registry's other nodes, by small calls between node managers, and remembers how busy they last were.
 
-A delay is the round trip of gRPC's health check on a connection that is open, the shortest of a few: what a call costs beside its work.
-Nodes that do not listen for other hosts, or do not answer, are nobody's neighbours.
+A delay is the round trip of gRPC's health check on an open connection, the shortest of a few: the cost of a call beside its work. Nodes
+that do not listen for other hosts, or do not answer, are no neighbours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from udo_protocol import supervised
 from udo_protocol.errors import NodeAway
 
 EVERY_S = 10.0
-# As long as no neighbour is known: the registry tells addresses a moment after the start.
+# While no neighbour is known: the registry tells addresses a moment after the start.
 _FIRST_S = 1.0
 _TRIES = 3
 _TIMEOUT_S = 1.0
@@ -30,10 +30,10 @@ class Neighbours:
         self._across, self._every_s = across, every_s
         self._over = Event()
         self._delays_ms: dict[str, float] = {}
-        self._hosts: dict[str, tuple[float, int]] = {}  # as the registry told last: use, room
+        self._hosts: dict[str, tuple[float, int]] = {}  # as the registry last said: use, room
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start to measure."""
         supervised.keep("neighbours", self._run, self._over)
 
     def stop(self) -> None:
@@ -46,17 +46,17 @@ class Neighbours:
         return dict(self._delays_ms)
 
     def told(self, hosts: Mapping[str, Mapping[str, float]]) -> None:
-        """What the registry says of all nodes: {use, room}."""
+        """Remember the registry's figures of all nodes: {use, room}."""
         self._hosts = {name: (float(h["use"]), int(h["room"])) for name, h in hosts.items()}
 
     def around(self, host: Host) -> tuple[Host, ...]:
-        """`host`, this node, with its delays, and behind it the neighbours of which all is known."""
+        """`host`, this node, with its delays, followed by the neighbours of which both delay and figures are known."""
         delays = {name: ms for name, ms in self._delays_ms.items() if name in self._hosts}
         others = (Host(name, *self._hosts[name], {}) for name in sorted(delays))
         return (Host(host.name, host.use, host.room, delays), *others)
 
     def measure(self) -> None:
-        """One round over all nodes that the registry knows an address of."""
+        """Measure all nodes whose address the registry knows."""
         found = {}
         for node in self._across.peers():
             if self._over.is_set():
@@ -70,7 +70,7 @@ class Neighbours:
             client = self._across.connect(node)
         except NodeAway:
             return None
-        if not client.healthy(_TIMEOUT_S):  # connects, too
+        if not client.healthy(_TIMEOUT_S):  # the first call also connects
             return None
         took = []
         for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Policies of a node's own: a file of names in the form of elasticity/policies.toml, with the modules that it names beside it."""
+"""The node's own policies: a file of names in the form of elasticity/policies.toml, with the modules that it names beside it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from udo_protocol.errors import UsageError
 
 
 def read(path: Path | None) -> policies.Names:
-    """The names in that file; from now on modules that lie beside it can be imported, behind all others. None: no names.
+    """Read the names in that file, and append its folder to sys.path, so that modules in it can be imported. None: no names.
 
-    UsageError, NotFound at once, if the file or one of its functions cannot be read: whoever starts the node is there to see it.
+    UsageError or NotFound at once, if the file or one of its functions cannot be read: the person who starts the node then sees it.
     """
     if path is None:
         return {}

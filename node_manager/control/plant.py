@@ -1,4 +1,4 @@
-"""What the controllers of a node see and change: its monitor, its deployments, their slots."""
+"""The plant of a node's controllers: its monitor, its deployments, their slots."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.state import rewinding
 
 _log = structlog.get_logger()
-# A new slot's operator loads within its own bound; this one is for a node that is short of everything.
+# Loading a new slot's operator has a bound of its own; this one is for a node that is short of everything.
 _SCALE_WAIT_S = 120.0
-# A slot's next step.
+# For a slot's next step, by which it falls asleep.
 _SLEEP_WAIT_S = 30.0
 
 
 class NodePlant:
-    """See the module; of `controllers.Plant`. `names`: balancing policies of this node's own."""
+    """See the module; implements `controllers.Plant`. `names`: balancing policies of the node's own."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class NodePlant:
         return [self.controlled(d) for d in self._deployments.all()]
 
     def controlled(self, deployment: NodeDeployment) -> Controlled:
-        """What is asked of the controllers about a deployment, and what keeps them from doing it."""
+        """The deployment as the controllers see it: what is wished for it, and what keeps them from carrying that out."""
         wanted, obstacle = deployment.slot.wanted, ""
         placed = self._across.find(deployment.name)
         over_nodes = placed is not None or deployment.in_all > 1
@@ -73,11 +73,11 @@ class NodePlant:
         changing |= placed is not None and placed.step is not None
         try:
             wish = Elasticity.parse(deployment.config.get("elasticity"))
-        except UsageError as e:  # of a later release
+        except UsageError as e:  # written by a later release
             _log.warning("no decisions about a deployment", deployment=deployment.name, error=str(e))
             wish = Elasticity(OFF)
         if wanted is not None and wanted.image.manifest.key:
-            wish = replace(wish, idle_after_s=0.0)  # its state is in its instance
+            wish = replace(wish, idle_after_s=0.0)  # a keyed deployment does not sleep: its state is in its instance
         if name := wish.settings.get("balance"):
             there = {**self._shipped, **self._own}
             if name not in there:
@@ -105,12 +105,12 @@ class NodePlant:
         return seen
 
     def _groups(self, deployment: NodeDeployment) -> KeyGroups | None:
-        """Where the key groups are, and their load. Conflict while they move, and while a move would take a rollback away."""
+        """The places of the key groups, and their load. Conflict while they move, and while a move would make a rollback impossible."""
         self._moves.require_none(deployment.name)
         with contextlib.closing(self._servers.connect("state")) as state:
             if len(deployment.own) == 1 and rewinding.kept(state, deployment.slot.prefix):
                 raise Conflict(f"deployment {deployment.name!r} can be rolled back by what is kept of its state, which a move would end")
-        if self._moves.over_nodes(deployment.name):  # balanced by command
+        if self._moves.over_nodes(deployment.name):  # over nodes it is balanced by command
             return None
         now = self._moves.map(deployment)
         place = {slot.number: at for at, slot in enumerate(deployment.own)}

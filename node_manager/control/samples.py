@@ -1,4 +1,4 @@
-"""What the monitor has seen of a deployment, as the policies take it (elasticity/scaling/model.py)."""
+"""The policies' sample of a deployment (elasticity/scaling/model.py), from the monitor's figures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from elasticity.scaling.model import Host, KeyGroups, Kind, OperatorSample, Replica, Sample
 from node_manager.control.looks import SlotRates
 
-# A live step interrupts no answer of a stateless deployment, and those of moved key groups for milliseconds; policies that weigh gain
-# against cost need a number above 0.
+# A live step does not interrupt the answers of a stateless deployment, and those of moved key groups only for milliseconds; policies that
+# weigh gain against cost need a number above 0.
 DOWNTIME_MS: Mapping[Kind, float] = {"scale_out": 1.0, "migrate": 1.0, "scale_in": 1.0, "balance": 1.0}
 
 
@@ -24,11 +24,11 @@ def sample(
     key_groups: int = 0,
     prepared: int = 0,
 ) -> Sample:
-    """One deployment on one node. A slot of which there are no figures is a replica without figures. key_groups: 0 without state.
+    """The sample of one deployment on one node. A slot without figures is a replica without figures. key_groups: 0 without state.
 
-    No more replicas would get work than lanes were open at once, since a lane stays in one slot: that bounds max_replicas, beside `most`.
-    With state every lane is in all slots, and key groups bound it. `groups`: where they are, and their load, if that is known.
-    prepared: slots that it is to have, for which a scale-out is prepared.
+    max_replicas is bounded by `most` and by the replicas that would get work: without state by the lanes that were open at once, since a
+    lane stays in one slot; with state, where every lane is in all slots, by the key groups. `groups`: their places and loads, if known.
+    prepared: the number of slots for which a scale-out is prepared.
     """
     replicas = tuple(_replica(number, node, seen) for number, seen in slots)
     measured = [seen for _, seen in slots if not isinstance(seen, str)]
@@ -50,5 +50,5 @@ def _replica(number: int, node: str, seen: SlotRates | str) -> Replica:
 
 
 def _figure(value: float) -> float:
-    """With as many digits as a measurement has: a journal keeps them all."""
+    """Round to the digits that a measurement has: a journal keeps them all."""
     return float(f"{value:.5g}")

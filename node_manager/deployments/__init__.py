@@ -1,1 +1,1 @@
-"""What is deployed on this node: the table and its file, updates, canaries, lanes, what a former manager left."""
+"""The deployments of this node: the table and its file, updates, canaries, lanes, adoption after a restart."""

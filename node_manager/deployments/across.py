@@ -1,4 +1,4 @@
-"""Deployments whose slots are on several nodes: which node has which slot, and where the nodes listen, as the registry said last.
+"""Deployments whose slots are on several nodes: which node has which slot, and the nodes' addresses, as the registry last said.
 
 Kept on disk: a node that is restarted while the registry is away must not take its own slots for all slots.
 """
@@ -30,21 +30,21 @@ class Across:
         self._lock = Lock()
 
     def learn(self, deployments: Iterable[Mapping[str, Any]], addresses: Mapping[str, str]) -> None:
-        """What the registry wants now."""
+        """Store the placements and addresses that the registry gives now."""
         found = {d["name"]: {**d["placement"], "keyed": bool(d["manifest"].get("key"))} for d in deployments if d.get("placement")}
         with self._lock:
             placements = {name: self._newest(name, placement) for name, placement in found.items()}
             self._store({"placements": placements, "addresses": dict(addresses)})
 
     def learn_one(self, name: str, placement: Mapping[str, Any]) -> Placement:
-        """The registry, or another node, says how a keyed deployment is placed: known from here on, also to the next manager."""
+        """Store the placement of a keyed deployment that the registry or another node gave, also for the next manager."""
         with self._lock:
             found = self._newest(name, {**placement, "keyed": True})
             self._store({**self._told, "placements": {**self._told["placements"], name: found}})
         return _parsed(found)
 
     def _newest(self, name: str, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was asked for earlier may be answered later: a map never goes back."""
+        """The newer of the known placement and `found`: replies may arrive out of order, and a map never goes back."""
         known = self._told["placements"].get(name)
         return found if known is None or _parsed(found).newer(_parsed(known)) else known
 
@@ -54,7 +54,7 @@ class Across:
             self._told = told
 
     def find(self, name: str) -> Placement | None:
-        """Where the deployment's slots are; None if every node has its own."""
+        """The placement of the deployment's slots; None if every node has its own."""
         found = self._told["placements"].get(name)
         return _parsed(found) if found else None
 
@@ -64,7 +64,7 @@ class Across:
 
     @property
     def replicated(self) -> bool:
-        """Whether this node has slots of a deployment with replicas, or is one, or may be asked to become one."""
+        """Whether some deployment has replicas: this node may have its slots, keep replicas of them, or be asked to."""
         return any(found.get("replication") for found in list(self._told["placements"].values()))
 
     def slots_here(self, wish: Mapping[str, Any]) -> int:
@@ -73,21 +73,21 @@ class Across:
         return list(placement["nodes"]).count(self.node) if placement else int(wish.get("slots", 1))
 
     def in_all(self, wish: Mapping[str, Any]) -> int:
-        """How many slots it has on all nodes that it is spread over; 1 if it is not."""
+        """How many slots it has on all of its nodes; 1 if it is not spread over nodes."""
         return int(wish["slots"]) if wish.get("placement") else 1
 
     def in_turn(self, placement: Placement) -> Iterator[str]:
-        """The nodes that have slots: this one first, then the others, beginning with another one each time."""
+        """The nodes that have slots: this one first, then the others, beginning with another one at each call."""
         nodes = list(dict.fromkeys(placement.nodes))
         turn = next(self._turns) % len(nodes)
         return iter(sorted([*nodes[turn:], *nodes[:turn]], key=lambda node: node != self.node))
 
     def peers(self) -> list[str]:
-        """The other nodes that listen for other hosts, as the registry said last."""
+        """The other nodes that listen for other hosts, as the registry last said."""
         return sorted(node for node, address in self._told["addresses"].items() if address and node != self.node)
 
     def connect(self, node: str) -> NodeClient:
-        """Another node; NodeAway if the registry does not say where it is, since it was stopped."""
+        """Connect to another node; NodeAway if the registry gives no address, since the node was stopped."""
         address = self._told["addresses"].get(node)
         if not address:
             raise NodeAway(

@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 
 
 def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Scaling, lanes: Lanes, mirrors: Mirrors) -> None:
-    """Find the instances that run, and bring each deployment of the node's file about with those of its slots; others are stopped."""
+    """Adopt running instances into the slots of the deployments in the node's file, and stop the other ones."""
     running = node.instances.recover()
     warm = [i for i in running if not i.record and i.life.state == "warm"]
     node.pool.start([i for i in warm if i.kind != ENGINE])
@@ -36,12 +36,12 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
             node.instances.stop(instance, 0)
 
     def take(slot: Slot, config: InstanceConfig) -> bool:
-        """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Whether there was an owner."""
+        """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Return whether it left any."""
         left = assigned.pop((slot.deployment, slot.number), [])
         with contextlib.closing(node.servers.connect("queue")) as queue:
             owner_token = log.owner(queue, slot.prefix)
         for instance in left:
-            if instance.record.get("comparing"):  # its diff ended with the manager that was asked for it
+            if instance.record.get("comparing"):  # its diff ended with the manager that ran it
                 mirrors.remove(instance, slot.prefix)
                 continue
             image = None
@@ -81,5 +81,5 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
         try:
             for slot in deployment.own:
                 slot.serve(deployments.serving(deployment))
-        except UdoError as e:  # without the image and the registry it is left as it is
+        except UdoError as e:  # without the image and the registry the deployment stays as it is
             _log.warning("wanted version is not available", deployment=deployment.name, version=deployment.version, error=str(e))

@@ -1,11 +1,11 @@
-"""Moves of key groups between the nodes of a deployment over nodes, as the node that has the groups executes them.
+"""Moves of key groups between the nodes of a deployment over nodes, executed by the node that has the groups.
 
-Its intent is on its own state server. The registry gives the move its version of the map and puts that in force; the other node brings what
-was handed over to its slot and adopts it (taking.py). Each step shows on a server, at the registry or at the other node whether it was
-done: whoever of them was away, all of it is asked again, from the first step that may be missing. The rules, and what goes wrong without
-each: tests/model/between.
+Its intent is on its own state server. The registry gives the move its version of the map and puts that version in force; the other node
+brings the groups that were handed over into its slot and adopts them (taking.py). Each step shows on a server, at the registry or at the
+other node whether it was done: whichever was away, all of it is asked again, from the first step that may be missing. The rules, and what
+goes wrong without each: tests/model/between.
 
-Until the new map is in force producers go by the old one, which the source refuses behind its cut; they learn the new one there.
+Until the new map is in force producers use the old one; behind its cut the source refuses their frames, and tells them the new map.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from udo_protocol.state.placement import Placement
 
 
 class PlacementMoves(Protocol):
-    """The part of udo_protocol.registry.api.Registry that is needed here."""
+    """The part of udo_protocol.registry.api.Registry that is used here."""
 
     def deployment(self, name: str) -> Mapping[str, Any]:
-        """With its placement."""
+        """The deployment, with its placement."""
 
     def move_groups(
         self, deployment: str, step: str, *, node: str, version: int, groups: Sequence[int] = (), to: int = 0
     ) -> Mapping[str, Any]:
-        """A step of a move; the placement after it."""
+        """Do a step of a move; return the placement after it."""
 
 
 class Taker(Protocol):
-    """The node that the groups move to: taking.Takes of this one, or another one over its port."""
+    """The node that the groups move to: taking.Takes of this node, or another node over its port."""
 
     def ready(self, name: str, slot: int) -> int:
-        """The slot's place among those of its node. Conflict if it cannot take groups now."""
+        """Return the slot's place among those of its node. Conflict if it cannot take groups now."""
 
     def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
-        """Bring what was handed over to the slot, once."""
+        """Bring the groups that were handed over into the slot, once."""
 
     def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any]) -> None:
-        """Let the slot go on with it; returns when it is durably its own."""
+        """Let the slot adopt them; return when they are durably its own."""
 
 
 class MoveBetween:
-    """Of one deployment. `taker`: the other node, by its name; `gone`: whether the manager stops, or the deployment is gone; `waited`: gets
-    the seconds in which key groups could not be used."""
+    """The moves of one deployment. `taker`: returns the other node by its name; `gone`: whether the manager stops, or the deployment is
+    gone; `waited`: gets the seconds for which key groups could not be used."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class MoveBetween:
         self._groups = InstanceConfig.parse(deployment.config).key_groups
 
     def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
-        """All that is left of a move, but its note."""
+        """Do all that is left of a move; its note stays."""
         for _ in self.steps(state, queue, intent, progress):
             if self._gone():
                 raise Interrupted
 
     def steps(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> Iterator[str]:
-        """The same; tells each step when it is done."""
+        """Do the same; yield each step when it is done."""
         name, node, taker = self._deployment.name, self._across.node, self._taker(intent.node)
         for slot in self._deployment.own:
             rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
@@ -93,7 +93,7 @@ class MoveBetween:
             pending = self._look().moving
             if intent.cut or pending is not None and pending.node == node:
                 raise
-            return  # nothing has begun, and that slot is no more
+            return  # nothing has begun, and the slot is no more
         yield "ready"
         while True:
             placed = self._look()
@@ -145,7 +145,7 @@ class MoveBetween:
         return self._learn(found)
 
     def _learn(self, placement: Mapping[str, Any]) -> Placement:
-        """What the registry says now. It is stored here before anything goes by it: a new queue server is told the map that is stored."""
+        """Store what the registry says before anything relies on it: a new queue server is told the stored map."""
         self._across.learn_one(self._deployment.name, placement)
         return Placement.parse(placement, keyed=True)
 
@@ -159,7 +159,7 @@ class MoveBetween:
 
 
 def _place(placed: Placement, node: str, ordinal: int) -> int:
-    """Of a slot of that node. NotFound if the registry gives it none."""
+    """The place of a node's slot. NotFound if the registry gives the node no such slot."""
     places = placed.of(node)
     if ordinal >= len(places):
         raise NotFound(f"node {node} has {len(places)} slots of the deployment by the registry: expected more than {ordinal}")
@@ -167,12 +167,12 @@ def _place(placed: Placement, node: str, ordinal: int) -> int:
 
 
 def table(placed: Placement, new: SlotGroups, place: int) -> Route:
-    """What the slot in this place tells producers that go by an older map than `new`."""
+    """The route that the slot in this place gives to producers that use an older map than `new`."""
     return new.route(place, placed.name)
 
 
 def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) -> dict[str, list[int]]:
-    """The nodes that have these groups, but for those that are in the slot in place `to`."""
+    """The nodes that have these groups, each with its own of them; without the groups that are in the slot in place `to`."""
     now, found = placed.map(key_groups), dict[str, list[int]]()
     for g in groups:
         if now.groups[g] != to:
@@ -181,9 +181,9 @@ def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) 
 
 
 def settled(state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement, node: str) -> bool:
-    """Tell the slots of a new queue server by which map they take frames; whether all of them know, so that lanes may be opened in them.
+    """Tell the slots of a new queue server by which map they take frames. Return whether all know it, so that lanes may be opened in them.
 
-    Not while groups wait here to be adopted by that map, nor where the cut of a move is to be made once more: there the slot would take
+    They do not while groups wait here to be adopted by that map, nor while the cut of a move has to be made once more: the slot would take
     frames of groups that it has given away.
     """
     now, done = placed.map(InstanceConfig.parse(deployment.config).key_groups), True

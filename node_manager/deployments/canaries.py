@@ -1,4 +1,4 @@
-"""The canaries of a node's deployments: begun and ended."""
+"""Begins and ends the canaries of a node's deployments."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Canaries:
         return [(d.name, c) for d in self._deployments.all() if (c := d.canary) is not None and c.running]
 
     def start(self, name: str, update_id: str, version: str, digest: str, config: dict[str, Any], percent: float) -> None:
-        """Let a version answer `percent` of the new lanes, in a slot of its own; returns once it does. OperatorError if it cannot.
+        """Let a version answer `percent` of the new lanes, in a slot of its own; return once it does. OperatorError if it cannot.
 
-        A keyed one tries that share of the key groups beside the owner. The same again changes nothing. After a restart it
-        goes on with the slot it had.
+        A canary of a keyed deployment tries that share of the key groups beside the owner. Repeating the call changes nothing. After a
+        restart the canary goes on with the slot it had.
         """
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
@@ -66,7 +66,7 @@ class Canaries:
             raise
 
     def end(self, name: str, going_to: str = "") -> None:
-        """No new lanes go there; lanes that are open there are answered by what the deployment serves, or is about to (a digest)."""
+        """Send no new lanes there; open ones are answered by the version that the deployment serves, or is about to (`going_to`, a digest)."""
         if (deployment := self._deployments.get(name)) is None:
             return
         self.end_keyed(deployment)
@@ -76,7 +76,7 @@ class Canaries:
         self._scaling.follow(deployment, going_to)
 
     def end_keyed(self, deployment: NodeDeployment) -> None:
-        """One of a keyed deployment ends."""
+        """End the canary of a keyed deployment."""
         canary = deployment.canary
         if not isinstance(canary, KeyedCanary):
             return

@@ -1,4 +1,4 @@
-"""The deployments of this node and their slots, and what is wanted of them on disk, which outlives every manager."""
+"""The deployments of this node and their slots; what is wanted of them is on disk, and outlives every manager."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol.errors import Conflict, NotFound, Unavailable, UsageError
 from udo_protocol.state.group_map import FIRST_VERSION
 
-# Slots of pinned versions are numbered from here on, those of the deployment itself from 0.
+# Slots that are added to a deployment are numbered from here on: pinned versions, canaries, and its own beside the first.
 PINNED_FROM = 1000
 
 
@@ -32,39 +32,39 @@ class NodeDeployment:
     version: str
     digest: str
     config: dict[str, Any] = field(repr=False)
-    source: str  # "registry" or "local": who may take it away
+    source: str  # "registry" or "local": which of them may remove it
     slot: Slot
     pinned: dict[str, Slot] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)  # of the pinned slots, by digest
     next_number: int = PINNED_FROM  # never used twice: the keys of a retired slot may still be on their way out
     epochs: dict[str, str] = field(default_factory=dict)
     canary: Canary | KeyedCanary | None = None
-    more: dict[int, Slot] = field(default_factory=dict)  # its own beside the first: new lanes are shared out among them
-    beside: dict[int, Slot] = field(default_factory=dict)  # a canary's, and those that only answer the lanes they have
-    in_all: int = 1  # its slots on all nodes, where they are spread over nodes
-    asked: int = 0  # slots that were asked for last; in mode auto there may be others by now
+    more: dict[int, Slot] = field(default_factory=dict)  # its own slots beside the first: new lanes are spread over all of them
+    beside: dict[int, Slot] = field(default_factory=dict)  # a canary's slot, and slots that only answer the lanes they have
+    in_all: int = 1  # number of its slots on all nodes, if they are spread over nodes
+    asked: int = 0  # number of slots last asked for; mode auto may have changed it since
     preparation: Preparation | None = None  # of a scale-out
     prepared: dict[int, Slot] = field(default_factory=dict)  # slots that stand ready for it: no part of the group map, without lanes
-    # Its own slots that came here by a later version of the placement than the first: number -> version (Replication.terms).
+    # Its own slots that it got by a later version of the placement than the first: number -> version (Replication.terms).
     terms: dict[int, int] = field(default_factory=dict)
     made: int | None = None  # its number at the registry, higher than those of former deployments of this name; None: not told
-    adopted: set[int] = field(default_factory=set)  # of these, left by a former manager: their canary may go on
+    adopted: set[int] = field(default_factory=set)  # numbers of slots in `beside` left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
         """The record on disk."""
         names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number", "in_all", "asked", "made")
         numbers: dict[str, Any] = {"more": list(self.more), "beside": list(self.beside)}
         numbers["preparation"] = self.preparation and self.preparation.record()
-        if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # which former releases do not know
+        if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # former releases do not know them
             numbers |= {"terms": terms, "first": self.slot.number}
         return {**{k: getattr(self, k) for k in names}, **numbers}
 
     def term(self, number: int) -> int:
-        """By which version of the placement it has the slot with that number."""
+        """The version of the placement by which it has the slot with that number."""
         return self.terms.get(number, FIRST_VERSION)
 
     def take_number(self) -> int:
-        """Of a new slot."""
+        """Take the number of a new slot."""
         self.next_number += 1
         return self.next_number - 1
 
@@ -75,11 +75,11 @@ class NodeDeployment:
 
     @property
     def slots_in_all(self) -> int:
-        """How many serve the deployment's version, on this node, or on all that it is spread over."""
+        """The number of slots that serve the deployment's version, on this node or on all nodes that it is spread over."""
         return max(len(self.own), self.in_all)
 
     def require_one_slot(self, what: str) -> None:
-        """UsageError if `what` was asked for, which goes by the log and the state of one slot, and there are several."""
+        """UsageError if the deployment has several slots: `what` works on the log and the state of one."""
         if (slots := self.slots_in_all) > 1:
             where, fewer = " on this node", f"scale it to one (udo scale {self.name} 1), or "
             if slots > len(self.own):
@@ -90,7 +90,7 @@ class NodeDeployment:
             )
 
     def require_not_over_nodes(self, what: str) -> None:
-        """UsageError if `what` was asked for, which concerns all slots, and they are spread over nodes."""
+        """UsageError if its slots are spread over nodes: `what` concerns all of them."""
         if self.in_all > 1:
             raise UsageError(
                 f"deployment {self.name!r} has {self.in_all} slots, {len(self.own)} of them on this node; expected all of them here, since "
@@ -119,7 +119,7 @@ class Deployments:
         self.lock = RLock()
 
     def load(self) -> Iterator[tuple[NodeDeployment, list[int], list[int]]]:
-        """Take over those on disk, one by one; with the numbers of its `more` and `beside` slots."""
+        """Take over the deployments on disk, one by one, each with the numbers of its `more` and `beside` slots."""
         for record in (read_json(self._settings.wanted) or {}).get("deployments", []):
             more, beside, name = record.pop("more", []), record.pop("beside", []), record["name"]
             if (noted := record.pop("preparation", None)) is not None:
@@ -130,7 +130,7 @@ class Deployments:
             yield deployment, more, beside
 
     def new(self, name: str, image: OperatorImage, config: dict[str, Any], source: str, first: int = 0) -> NodeDeployment:
-        """One that this image is to serve; `first`: the number of its first slot.
+        """Add a deployment that this image is to serve; `first`: the number of its first slot.
 
         Unavailable while the node stops: a slot made now would outlive it.
         """
@@ -143,17 +143,17 @@ class Deployments:
             return deployment
 
     def save(self) -> None:
-        """Write what is wanted to disk."""
+        """Write the wanted deployments to disk."""
         write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]})
 
     def remove(self, name: str) -> None:
-        """Remove the deployment from what is wanted here."""
+        """Remove the deployment from the table and from disk."""
         with self.lock:
             self._by_name.pop(name, None)
             self.save()
 
     def close(self) -> list[Slot]:
-        """Close: there are no deployments from now on; what is wanted stays on disk. Returns their slots."""
+        """Empty the table and accept no more deployments; they stay on disk. Return their slots."""
         with self.lock:
             slots = self.slots()
             self._by_name.clear()
@@ -176,7 +176,7 @@ class Deployments:
             return self._by_name.get(name)
 
     def find(self, name: str) -> NodeDeployment:
-        """The deployment; NotFound lists the near ones."""
+        """The deployment; NotFound lists similar names."""
         with self.lock:
             if name in self._by_name:
                 return self._by_name[name]
@@ -185,7 +185,7 @@ class Deployments:
         raise NotFound(f"no deployment {name!r} on node {self._settings.node}{there} Deploy it with: udo deploy {name}")
 
     def condition(self, name: str) -> tuple[str, str] | None:
-        """How the deployment's own slots fare now (Slot.condition): the first that does not answer; None if there is no such deployment."""
+        """The condition (Slot.condition) of the deployment's first own slot that does not answer, else of its first; None if it is gone."""
         deployment = self.get(name)
         if deployment is None:
             return None
@@ -197,11 +197,11 @@ class Deployments:
         return state, f"slot {worst[0]} of {len(found)}: {why}" if why else ""
 
     def image(self, deployment: NodeDeployment, version: str, digest: str) -> OperatorImage:
-        """A version of its operator, pulled if need be."""
+        """The image of a version of its operator, pulled if need be."""
         return self._images.get(deployment.operator, version, digest)
 
     def wanted(self, deployment: NodeDeployment, version: str, digest: str, config: Mapping[str, Any] | None = None) -> Wanted:
-        """A version of its operator, with its configuration or another one. Conflict if that would move keys to other groups."""
+        """A version of its operator, with its configuration or another one. Conflict if the latter has another number of key groups."""
         image, parsed = self.image(deployment, version, digest), InstanceConfig.parse(deployment.config if config is None else config)
         if image.manifest.key and parsed.key_groups != (there := InstanceConfig.parse(deployment.config).key_groups):
             raise Conflict(
@@ -211,16 +211,16 @@ class Deployments:
         return Wanted(image, parsed)
 
     def serving(self, deployment: NodeDeployment) -> Wanted:
-        """What the deployment is to serve: its version and configuration."""
+        """The version and configuration that the deployment is to serve."""
         return self.wanted(deployment, deployment.version, deployment.digest)
 
     def want(self, deployment: NodeDeployment, version: str, digest: str, config: dict[str, Any]) -> None:
-        """Serve this from now on."""
+        """Set what the deployment serves from now on."""
         with self.lock:
             deployment.version, deployment.digest, deployment.config = version, digest, config
             self.save()
 
     def require_local(self, deployment: NodeDeployment, command: str) -> None:
-        """Conflict if the registry decides about it: what is done here would be undone."""
+        """Conflict if the registry decides about it, since it would undo the change."""
         if deployment.source == "registry":
             raise Conflict(f"deployment {deployment.name!r} is managed by the registry {self._settings.registry}; use: {command}")

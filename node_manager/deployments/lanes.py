@@ -1,4 +1,4 @@
-"""Where a producer is to push: the slot of a lane, by deployment, pinned version, epoch or canary."""
+"""Finds the slot that a producer is to push to: by deployment, pinned version, epoch or canary."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from udo_protocol.state import checkpoints, replication
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.placement import Placement
 
-# Bindings of epochs to versions that are remembered for a deployment without a registry.
+# Remembered bindings of epochs to versions, of a deployment without a registry.
 _EPOCHS = 1000
-# A repair takes an instance's end and a few round trips.
+# A repair takes the end of an instance and a few round trips.
 _REPAIR_POLL_S = 0.05
-# A run is known to replicas within milliseconds; callers that do not wait for an instance wait for that.
+# Replicas know of a run within milliseconds; callers that do not wait for an instance wait this long for them.
 _KNOWN_S = 2.0
 
 
@@ -41,21 +41,21 @@ class Catalogue(Source, GroupMaps, PlacementMoves, Protocol):
 
 @dataclass(frozen=True)
 class Lane:
-    """Answer to OpenLane."""
+    """The answer to OpenLane."""
 
     image: OperatorImage
-    slots: tuple[Slot, ...]  # keyed: all of the deployment's; else one
+    slots: tuple[Slot, ...]  # keyed: all slots of the deployment; else one
     run_id: str
-    groups: SlotGroups | None = None  # keyed: which of them has which key group
+    groups: SlotGroups | None = None  # keyed: which slot has which key group
 
     @property
     def slot(self) -> Slot:
-        """The first one, which also keeps what is of the session as a whole: its home, the order of its runs."""
+        """The first slot, which also keeps what concerns the session as a whole: its home, the order of its runs."""
         return self.slots[0]
 
 
 def require_no_store(name: str, slots: int) -> None:
-    """UsageError if the session's state is to be kept in a store and lies in several slots."""
+    """UsageError if a session's state lies in several slots, and so cannot be kept in a store."""
     if slots > 1:
         raise UsageError(
             f"deployment {name!r} keeps its state in {slots} slots, and a store is filled from one: call the operator without "
@@ -81,18 +81,18 @@ class Lanes:
     ) -> None:
         self._node, self._deployments, self._images, self._homes, self._catalogue = node, deployments, images, homes, catalogue
         self._moves = moves
-        # What is wanted here and cannot be served: name -> why.
+        # Wanted deployments that cannot be served: name -> reason.
         self.unserved: dict[str, UdoError] = {}
-        # The names of what is wanted here; None: the registry has not told since the node was started.
+        # The names of wanted deployments; None: the registry has not told them since the node was started.
         self.wanted: Collection[str] | None = ()
         self._unheard = ""
 
     def unheard(self, why: str) -> None:
-        """Why the registry could not be asked last."""
+        """Note why the registry could not be asked last."""
         self._unheard = why
 
     def awaited(self, name: str) -> str:
-        """Why a deployment is not here that may be about to be; '' if it is here, cannot be, or is not wanted."""
+        """Why a deployment that may be about to come is not here; '' if it is here, cannot be, or is not wanted."""
         node = self._node.settings.node
         if self._deployments.closed or self._deployments.get(name) is not None or name in self.unserved:
             return ""
@@ -103,9 +103,9 @@ class Lanes:
     def open(
         self, name: str, *, session: str = "", epoch: int = 0, pin_epoch: bool = False, schema: bytes = b"", wait_s: float = 0.0
     ) -> Lane:
-        """The slot a producer is to push to; SchemaError if its events do not fit, OperatorError if it cannot load.
+        """Find the slots that a producer is to push to; SchemaError if its events do not fit, OperatorError if the operator cannot load.
 
-        A log that its operator has corrupted is repaired first; SlotBroken if it is not within `wait_s`.
+        A log that its operator has corrupted is repaired first; SlotBroken if that takes longer than `wait_s`.
         """
         deadline = time.monotonic() + wait_s
         base, _, pin = name.partition("@")
@@ -141,7 +141,7 @@ class Lanes:
         return Lane(wanted.image, slots, run_id or self._node.servers.run_id("queue"), groups)
 
     def _await_repair(self, slot: Slot, deadline: float) -> None:
-        """Until its log is whole: a task that failed because of it is retried sooner than the next look would find it."""
+        """Wait until its log is whole: a task that failed because of it is retried before the next periodic look would find the damage."""
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
             while True:
                 try:
@@ -154,9 +154,9 @@ class Lanes:
                 time.sleep(_REPAIR_POLL_S)
 
     def begun(self, lane: Lane, session: str, name: str) -> list[int]:
-        """A producer is about to open the lane `name` in each slot: the versions of the routes that it is to go by.
+        """Note that a producer is about to open the lane `name` in each slot; return the versions of the routes that it is to use.
 
-        Those of a keyed deployment's map: a slot that does not know of it yet lets the producer wait.
+        For a keyed deployment these are its map's: a slot that does not know of that version yet lets the producer wait.
         """
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
             if lane.groups is None:
@@ -166,16 +166,16 @@ class Lanes:
             return [lane.groups.routes[slot.number] for slot in lane.slots]
 
     def require_home(self, lane: Lane, asked: SessionRequest) -> int:
-        """The version of a keyed session's map by which this node serves it. StateElsewhere if it may not."""
+        """The version of a keyed session's map by which this node serves it. StateElsewhere if it may not serve it."""
         if self._deployments.find(asked.deployment).source != "registry":
             return 0
         with contextlib.closing(self._node.servers.connect("state")) as state:
             return self._homes.require(state, lane.slot.prefix, asked)
 
     def run_order(self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, wait_s: float) -> int:
-        """The place of a keyed session's run among all of its runs; over nodes the first slot of all keeps their order.
+        """The place of a keyed session's run in the order of its runs; over nodes the first slot of all keeps that order.
 
-        Returns when that slot's replicas know it: another node may have to say it. Unavailable if they do not within `wait_s`.
+        Return when that slot's replicas know the run: another node may have to tell it. Unavailable if they do not within `wait_s`.
         """
         deadline, slot = time.monotonic() + max(wait_s, _KNOWN_S), lane.slot
         if placed is not None and placed.nodes[0] == self._node.settings.node:
@@ -197,7 +197,7 @@ class Lanes:
             return order
 
     def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
-        """What this node remembers of sessions whose group map has a newer version by now does not count any more."""
+        """Forget sessions whose group map has a newer version by now."""
         prefixes = {d.name: d.slot.prefix for d in self._deployments.all()}
         self._homes.moved(prefixes.get, moved)
 
@@ -209,7 +209,7 @@ class Lanes:
             return self._least_loaded(deployment.own)
 
     def _least_loaded(self, own: list[Slot]) -> Slot:
-        """Of the slots that answer, the one with the fewest lanes; of several the one that was chosen the longest ago."""
+        """Of the slots that answer, the one with the fewest lanes; among equals the one chosen the longest ago."""
         answering = [slot for slot in own if slot.view().owner] or own
         if len(answering) > 1:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
@@ -227,7 +227,7 @@ class Lanes:
             return deployment.epochs.setdefault(f"{session}/{epoch}", deployment.digest)
 
     def _pinned(self, deployment: NodeDeployment, pin: str) -> Slot:
-        """The slot of one version, started on demand."""
+        """The slot of a pinned version, started on demand."""
         by_digest = pin.startswith("sha256:")
         image = self._images.get(deployment.operator, "" if by_digest else pin, pin if by_digest else "", again=False)
         with self._deployments.lock:
@@ -240,7 +240,7 @@ class Lanes:
             return slot
 
     def slot(self, deployment: NodeDeployment, digest: str, number: int) -> Slot:
-        """A slot of a pinned version. It is removed when it has not been called for a while."""
+        """Make the slot of a pinned version. It is removed when it has not been called for a while."""
 
         def retire(slot: Slot) -> None:
             with self._deployments.lock:

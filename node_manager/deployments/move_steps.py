@@ -1,6 +1,6 @@
-"""The steps of one move of key groups (udo_protocol/state/moving.py), whatever has been done of them before.
+"""The steps of one move of key groups (udo_protocol/state/moving.py), from whichever step it had come to.
 
-Between the cut in the source and that in the other slot the groups' events wait: nothing is done there that could be done before or after.
+Between the cut in the source and the cut in the other slot the groups' events wait: everything that can be done before or after is.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from udo_protocol.state import group_map, moving, rewinding
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
 
-# What the paper calls its protocols (docs/architecture.md): the other slot reads the groups ahead, or when it has been given them.
+# The paper's names for its protocols (docs/architecture.md): the other slot reads the groups ahead, or once they are handed over to it.
 CPAL, DIRECT = "cpal", "direct"
 STRATEGIES = (CPAL, DIRECT)
-# What takes as long as the state is large: look for it after 0.5, 1, 1.5 ... 20 ms.
+# Waits that last as long as the state is large: look after 0.5, 1, 1.5 ... 20 ms.
 LOOK_INCREMENT_US, LOOK_CEILING_US = 500, 20_000
 # A step takes a checkpoint of the slot's owner, a few milliseconds, while events wait.
 _STEP_CEILING_US = 1_500
-# Events that wait are answered before the slot that adopts is asked for a checkpoint: producers look after 20 ms at the latest.
+# Events that wait are answered before the adopting slot is asked for a checkpoint: producers look after 20 ms at the latest.
 _ANSWERED_S = 0.03
-# The last look ahead is worth this much; then the groups move all the same.
+# Bound on the last look ahead; then the groups move all the same.
 _LAST_LOOK_S = 1.0
-# Reading ahead takes as long as loading an update's state; then the groups move all the same, and what is left is read at the end.
+# Reading ahead takes as long as loading an update's state; then the groups move all the same, and the rest is read at the end.
 _AHEAD_S = LOAD_STATE_S
 _log = structlog.get_logger()
 _Done = Callable[[], bool]
@@ -45,7 +45,7 @@ _Done = Callable[[], bool]
 
 @dataclass
 class Progress:
-    """Of a move: key groups that are where they are wanted, of so many."""
+    """The progress of a move: how many of its key groups are where they are wanted."""
 
     moved: int
     total: int
@@ -58,7 +58,7 @@ class Interrupted(Exception):
 
 
 class MoveSteps:
-    """Of the moves of one deployment. `gone`: whether the manager stops, or the deployment is gone; `changed`: told of progress."""
+    """The steps of one deployment's moves. `gone`: whether the manager stops, or the deployment is gone; `changed`: told of progress."""
 
     def __init__(self, node: NodeParts, deployment: NodeDeployment, stopping: Event, changed: Condition, gone: _Done) -> None:
         self._node, self._deployment, self._stopping, self._changed, self._gone = node, deployment, stopping, changed, gone
@@ -69,7 +69,7 @@ class MoveSteps:
         self._ms[step] = round((time.monotonic() - self._cut_at) * 1000, 1)
 
     def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
-        """All that is left of a move, but its note."""
+        """Do all that is left of a move; its note stays."""
         deployment, first, prefix = self._deployment, self._deployment.slot.prefix, self._prefix
         for slot in deployment.own:
             rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
@@ -100,7 +100,7 @@ class MoveSteps:
             self._done("delivered_ms")
 
     def _read_ahead(self, state: Connection, queue: Connection, version: int, groups: Sequence[int], source: int, to: int) -> None:
-        """Let the other slot's owner read the groups ahead; a new one begins again."""
+        """Let the other slot's owner read the groups ahead; a new owner begins again."""
         prefix, slot = self._prefix, next(slot for slot in self._deployment.own if slot.number == to)
         told = ""
 
@@ -122,7 +122,7 @@ class MoveSteps:
         self._allow(told, access.state(prefix(to)))
 
     def _within(self, seconds: float, done: _Done) -> bool:
-        """Whether it is done within that time."""
+        """Wait until `done`; return whether that was within `seconds`."""
         backoff, deadline = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US), time.monotonic() + seconds
         while not (over := done()) and time.monotonic() < deadline:
             if self._gone():
@@ -158,7 +158,7 @@ def cut_and_wait(
 
     `serving` is called when adopted groups serve, before they are made part of the state.
     """
-    if done():  # by the log of a queue server that was lost
+    if done():  # done by the log of a queue server that was lost
         route.change(queue, prefix, table)
         return
     backoff = LinearBackoff(LOOK_INCREMENT_US, _STEP_CEILING_US)
@@ -167,8 +167,8 @@ def cut_and_wait(
         if gone():
             raise Interrupted
         if emitted >= at:
-            # HANDOVER: read before; its owner would have done its part before it answered. ADOPT: the groups serve, and the same frame
-            # once more makes them part of the state.
+            # HANDOVER: the log has lost the frame, since an owner does its part before it answers. ADOPT: the groups serve, and the same
+            # frame once more makes them part of the state.
             if groups is None:
                 serving()
             moving.cut(queue, prefix, table, groups, again=True)
@@ -177,7 +177,7 @@ def cut_and_wait(
 
 
 def in_force(state: Connection, deployment: NodeDeployment) -> SlotGroups:
-    """Which slot has which key group."""
+    """The map in force: which slot has which key group."""
     found = group_map.load(state, deployment.slot.prefix)
     return found or SlotGroups.even([slot.number for slot in deployment.own], InstanceConfig.parse(deployment.config).key_groups)
 
@@ -190,12 +190,12 @@ def source_of(now: SlotGroups, intent: Intent) -> tuple[int, list[int], int]:
 
 
 def prefixes(deployment: NodeDeployment) -> Callable[[int], str]:
-    """Slot number -> what the names of the slot's keys begin with."""
+    """Slot number -> prefix of the slot's keys."""
     return lambda number: keys.prefix(deployment.name, number)
 
 
 def restore_routes(state: Connection, queue: Connection, deployment: NodeDeployment, now: SlotGroups) -> None:
-    """A new queue server knows no routes. A slot that is still to adopt groups is told behind them."""
+    """Give a new queue server, which knows no routes, those of the slots. A slot gets its route only after it has adopted its groups."""
     prefix = prefixes(deployment)
     for number, version in now.routes.items():
         p = prefix(number)

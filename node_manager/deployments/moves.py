@@ -1,7 +1,7 @@
 """Moves of key groups between the slots of a keyed deployment, while queries run (udo_protocol/state/moving.py has the steps).
 
-What is wanted is noted on the state server before the first step. A manager that starts, and one whose queue server was lost, goes on from
-what it finds there: each step is repeated until its result shows. One move of a deployment at a time, and none while its version changes.
+The intent is noted on the state server before the first step. A manager that starts, or whose queue server was lost, goes on from what it
+finds there: each step is repeated until its result shows. A deployment has one move at a time, and none while its version changes.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from udo_protocol.state import carrying, group_map, moving, pieces, untrusted
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
 
-# After an error, of a server that is away as a rule.
+# The pause after an error, as a rule of a server that is away.
 _AGAIN_S = 0.2
 _log = structlog.get_logger()
 
 
 class Moves:
-    """The moves of one node. Methods may be called from any thread. `waited` gets a deployment, and how many s key groups of it waited."""
+    """The moves of one node. Methods may be called from any thread. `waited` gets a deployment, and how many s its key groups waited."""
 
     def __init__(
         self,
@@ -70,24 +70,24 @@ class Moves:
     # -- the map -----------------------------------------------------------------------------------------------------
 
     def map(self, deployment: NodeDeployment) -> SlotGroups:
-        """Which slot has which key group."""
+        """The deployment's map: which slot has which key group."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
             return self.of(state, deployment)
 
     def of(self, state: Connection, deployment: NodeDeployment) -> SlotGroups:
-        """The same, by that connection."""
+        """The same as `map`, over that connection."""
         return in_force(state, deployment)
 
     def in_force(self, deployment: NodeDeployment, deadline: float) -> tuple[SlotGroups, str]:
-        """By which map a lane that is opened now is to send, and to which queue server (its run id). Unavailable after `deadline`.
+        """The map by which a lane that is opened now is to send, and the run id of its queue server. Unavailable after `deadline`.
 
-        When a queue server was lost in a move, the source may have handed over, and the new server knows of no cut: that is made first.
+        If a queue server was lost during a move, the source may have handed over while the new server knows of no cut: that is made first.
         """
         backoff, prefix = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US), prefixes(deployment)
         while True:
             with _servers(self._node) as (state, queue):
                 if placed := self._across.find(deployment.name):
-                    if settled(state, queue, deployment, placed, self._across.node):  # the node that is asked says by which map, for all
+                    if settled(state, queue, deployment, placed, self._across.node):  # the node that was asked gives the map of all nodes
                         return SlotGroups(placed.version, {slot.number: 0 for slot in deployment.own}, ()), queue.run_id
                     if time.monotonic() > deadline:
                         raise self._moving_still(deployment)
@@ -109,12 +109,12 @@ class Moves:
         return self._across.find(name) is not None
 
     def fix(self, deployment: NodeDeployment) -> None:
-        """Store the map, before the deployment is given other slots: the first one follows from the slots there are."""
+        """Store the map before the deployment is given other slots: while none is stored, it follows from the present slots."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
             moving.put(state, deployment.slot.prefix, self.of(state, deployment), only_if_none=True)
 
     def leave_out(self, deployment: NodeDeployment, numbers: Sequence[int]) -> None:
-        """These slots have no group any more: attempts that begin from now on do not END there."""
+        """Take these slots, which have no groups any more, out of the map: attempts that begin from now on do not END there."""
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
             self.require_none(deployment.name)
             now = self.of(state, deployment)
@@ -133,7 +133,7 @@ class Moves:
 
     def tell(self, state: Connection, deployment: NodeDeployment, tell: Callable[[], int]) -> int | None:
         """Append a frame to the log of one of its slots by `tell`, unless key groups move: a slot compares such a frame with the last one
-        that it was told."""
+        that it got."""
         with self._changed:
             return tell() if moving.noted(state, deployment.slot.prefix) is None else None
 
@@ -150,7 +150,7 @@ class Moves:
 
     @contextmanager
     def none_during(self, name: str) -> Iterator[None]:
-        """Conflict if key groups of the deployment move while the block runs, which sees one slot after the other."""
+        """Conflict if key groups of the deployment move while the block runs, which reads one slot after the other."""
         deployment = self._deployments.find(name)
         self.require_none(name)
         before = self.map(deployment), self._across.find(name)
@@ -160,10 +160,10 @@ class Moves:
             raise self._under_move(name)
 
     def move(self, name: str, groups: Sequence[int], to: int, strategy: str, wait_s: float, node: str = "") -> Iterator[Progress]:
-        """Let these key groups be in that slot, and tell how far it is. The same again goes on with it, or changes nothing.
+        """Move these key groups to that slot; yield the progress. The same call again goes on with the move, or changes nothing.
 
-        `node`: that has the slot, of a deployment over nodes; of the groups those that this node has are moved.
-        WaitTimeout after `wait_s`; the move goes on all the same. Unavailable if the node stops: its next manager goes on.
+        `node`: the node that has the slot, for a deployment over nodes; of the groups only those that this node has are moved.
+        WaitTimeout after `wait_s`, though the move goes on. Unavailable if the node stops: its next manager goes on.
         """
         deployment = self._deployments.find(name)
         wanted = sorted(set(groups))
@@ -217,7 +217,7 @@ class Moves:
             raise UsageError(f"expected a strategy of {', '.join(STRATEGIES)}, got {strategy!r}")
 
     def require_able(self, deployment: NodeDeployment) -> None:
-        """Conflict if an instance, adopted from an earlier release, would take what it is asked in a move for a broken frame, for ever."""
+        """Conflict if an instance, adopted from an earlier release, would take the frames of a move for broken ones, for ever."""
         for slot in deployment.own:
             owner = slot.view().owner
             if owner is not None and MOVES_GROUPS not in owner.record.get("abilities", ()):
@@ -227,7 +227,7 @@ class Moves:
                 )
 
     def require_quiet(self, deployment: NodeDeployment, state: Connection) -> None:
-        """Conflict while something goes by the state as it lies in the slots now."""
+        """Conflict while an update, a canary or a store depends on where the state lies now."""
         name = deployment.name
         versions = {slot.wanted.image.digest for slot in deployment.own if slot.wanted is not None}
         if len(versions) > 1 or any(slot.updating for slot in deployment.own) or deployment.canary is not None:
@@ -241,7 +241,7 @@ class Moves:
                     )
 
     def _begin(self, deployment: NodeDeployment, intent: Intent) -> Progress:
-        """Holding the lock: a thread that carries it out, if there is none."""
+        """Start a thread that carries out the move, if there is none. The caller holds the lock."""
         name = deployment.name
         if name not in self._under_way:
             self._under_way[name] = Progress(0, len(intent.groups))
@@ -249,7 +249,7 @@ class Moves:
         return self._under_way[name]
 
     def resume(self) -> None:
-        """Go on with what a former manager began; and let the slots of a new queue server take frames by the present maps."""
+        """Go on with the moves that a former manager began, and let the slots of a new queue server take frames by the present maps."""
         for deployment in self._deployments.all():
             wanted = deployment.slot.wanted
             if wanted is None or wanted.image.manifest.key:
@@ -289,7 +289,7 @@ class Moves:
             try:
                 with _servers(self._node) as (state, queue):
                     steps.run(state, queue, intent, progress)
-                    with self._changed:  # at once: who asks for the next move finds this one, or none
+                    with self._changed:  # in one step: a caller that asks for the next move finds this one, or none
                         moving.note(state, deployment.slot.prefix, None)
                         progress.done = True
                         self._ended(name)
@@ -311,17 +311,17 @@ class Moves:
         return MoveBetween(deployment, self._across, self._registry, self.taker, self._changed, gone, waited)
 
     def taker(self, node: str) -> Taker:
-        """The part of a node in a move to it."""
+        """The node's part in a move to it."""
         return self.takes if node == self._across.node else RemoteTaker(self._across.connect(node))
 
     def _ended(self, name: str) -> None:
-        """Holding the lock."""
+        """Forget the move. The caller holds the lock."""
         self._under_way.pop(name, None)
         self._changed.notify_all()
 
 
 @contextmanager
 def _servers(node: NodeParts) -> Iterator[tuple[Connection, Connection]]:
-    """State, queue."""
+    """Connections to (state, queue)."""
     with contextlib.closing(node.servers.connect("state")) as state, contextlib.closing(node.servers.connect("queue")) as queue:
         yield state, queue

@@ -1,4 +1,4 @@
-"""What is noted of a prepared scale-out with its deployment, on disk: a manager that starts goes on from there."""
+"""The note of a prepared scale-out, on disk with its deployment: a manager that starts goes on from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Phase = Literal["prepared", "taking over", "standing down"]
 
 @dataclass(frozen=True)
 class Preparation:
-    """Of one deployment. slots: that it is to have. numbers: of slots that stand ready (active-backup). by_hand: no controller decides."""
+    """The preparation of one deployment. slots: the number it is to have. numbers: of slots that stand ready (active-backup). by_hand: no
+    controller decides about it."""
 
     phase: Phase
     slots: int

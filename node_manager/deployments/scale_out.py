@@ -1,7 +1,7 @@
 """Scale-outs of keyed deployments that are prepared before they are needed (paper 3): prepared, taken over, stood down.
 
-What is under way is noted with the deployment before its first step, and its note goes with the last one. A manager that starts adopts the
-slots that stand ready and keeps them fresh, goes on with a take-over, and ends a stand-down: whatever the former one had come to.
+A preparation is noted with the deployment before its first step, and its note goes with the last one. A manager that starts adopts the
+slots that stand ready and keeps them fresh, goes on with a take-over, and ends a stand-down, however far the former one had come.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from udo_protocol import supervised
 from udo_protocol.errors import Conflict, ServerLost, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.limits import MOST_SLOTS
 
-# What a slot that stands ready is called in `udo status`.
+# The label of a slot that stands ready, in `udo status`.
 STANDS_READY = "prepared"
-# A former manager's take-over: its new slots load within their own bounds.
+# For going on with a former manager's take-over: its new slots load within their own bounds.
 _RESUME_WAIT_S = 600.0
 _AGAIN_S = 1.0
 _log = structlog.get_logger()
 
 
 class ScaleOuts:
-    """Of one node. Methods may be called from any thread; of one deployment one thing is done at a time."""
+    """The scale-outs of one node. Methods may be called from any thread; for each deployment one thing is done at a time."""
 
     def __init__(self, node: NodeParts, deployments: Deployments, scaling: Scaling, moves: Moves) -> None:
         self._node, self._deployments, self._scaling, self._moves = node, deployments, scaling, moves
@@ -52,8 +52,8 @@ class ScaleOuts:
     def prepare(
         self, name: str, slots: int, strategy: str = STRATEGY, refresh_s: float = REFRESH_S, wait_s: float = 120.0, *, by_hand: bool = False
     ) -> None:
-        """Let a scale-out to so many slots be prepared; returns once a first copy of the state is complete. Another preparation goes on as
-        this one. OperatorError if a slot cannot load: then nothing is prepared. WaitTimeout after `wait_s`: it goes on getting ready.
+        """Prepare a scale-out to `slots` slots; return once a first copy of the state is complete. Another preparation is changed into this
+        one. OperatorError if a slot cannot load: then nothing is prepared. WaitTimeout after `wait_s`: preparing goes on.
         """
         deployment = self._deployments.find(name)
         self._require(deployment, slots, strategy, refresh_s, by_hand)
@@ -78,14 +78,14 @@ class ScaleOuts:
             raise WaitTimeout(f"waited {wait_s:g} s for the state of {name} to be copied; it goes on: udo status")
 
     def stand_down(self, name: str, wait_s: float = 120.0) -> None:
-        """Remove what stands prepared; nothing is left of it. Does nothing if nothing does."""
+        """Give up the prepared scale-out and remove its slots, completely. Does nothing without one."""
         with self._alone(name, wait_s):
             if (deployment := self._deployments.get(name)) is not None and deployment.preparation is not None:
                 self._stand_down(deployment)
 
     def scale(self, name: str, slots: int, wait_s: float, strategy: str = STRATEGY) -> None:
-        """As Scaling.scale; what stands prepared for it takes over. `strategy` '' or active-backup: new slots read the state of their key
-        groups ahead; checkpoint: when they have been given them."""
+        """As Scaling.scale; a prepared scale-out takes over. `strategy` '' or active-backup: new slots read the state of their key groups
+        ahead; checkpoint: once the groups are handed over."""
         deployment = self._deployments.find(name)
         wanted = deployment.slot.wanted
         own, keyed = len(deployment.own), wanted is not None and bool(wanted.image.manifest.key)
@@ -94,7 +94,7 @@ class ScaleOuts:
             self._scaling.scale(name, slots, wait_s)
             return
         if there is not None and there.phase == "prepared" and slots == own:
-            return  # the number that it has anyway is asked for again and again
+            return  # callers repeat the present number: it ends no preparation
         with self._alone(name, wait_s):
             there = deployment.preparation
             if slots < len(deployment.own):
@@ -104,11 +104,11 @@ class ScaleOuts:
             self._take_over(deployment, slots, wait_s, strategy if there is None else there.strategy)
 
     def forget(self, name: str) -> None:
-        """The deployment is going to be removed, with all its slots."""
+        """Stop refreshing a deployment that is about to be removed with all its slots."""
         self._end_backup(name)
 
     def resume(self) -> None:
-        """Go on with what a former manager had noted; behind the adoption of its slots."""
+        """Go on with what a former manager had noted. To be called after the adoption of its slots."""
         for deployment in self._deployments.all():
             if deployment.preparation is not None:
                 supervised.keep("scale-out", partial(self._resume, deployment), self._stopping, deployment.name)
@@ -154,7 +154,7 @@ class ScaleOuts:
             raise UsageError(f"deployment {name!r} has {number}: expected more than that to prepare for, got {slots}")
 
     def _note(self, deployment: NodeDeployment, preparation: Preparation | None, phase: Phase | None = None) -> None:
-        """On disk, with the slots that stand ready now."""
+        """Note it on disk, with the slots that stand ready now."""
         with self._deployments.lock:
             if preparation is not None:
                 preparation = replace(preparation, phase=phase or preparation.phase, numbers=tuple(deployment.prepared))
@@ -164,7 +164,7 @@ class ScaleOuts:
     # -- prepared ----------------------------------------------------------------------------------------------------
 
     def _bring_up(self, deployment: NodeDeployment, wait_s: float) -> None:
-        """The slots that stand ready, all of them serving; none with the strategy checkpoint."""
+        """Start the slots that stand ready and wait until all of them serve; none with the strategy checkpoint."""
         there, wanted = deployment.preparation, self._deployments.serving(deployment)
         assert there is not None
         count = there.slots - len(deployment.own) if there.strategy == ACTIVE_BACKUP else 0
@@ -199,7 +199,7 @@ class ScaleOuts:
         return backup
 
     def _lost(self, deployment: NodeDeployment) -> str:
-        """Why nothing has to stand prepared any more; '' while it has."""
+        """Why the preparation is needed no more; '' while it is needed."""
         there = deployment.preparation
         if self._deployments.get(deployment.name) is not deployment or there is None:
             return "it is gone"
@@ -210,7 +210,7 @@ class ScaleOuts:
             return "its version was changed"
         if len(deployment.own) >= there.slots:
             return "it has as many slots by now"
-        with contextlib.suppress(UsageError):  # of a later release
+        with contextlib.suppress(UsageError):  # settings of a later release
             if not there.by_hand and Elasticity.parse(deployment.config.get("elasticity")).mode != AUTO:
                 return "it is not in mode auto any more"
         return ""
@@ -225,7 +225,7 @@ class ScaleOuts:
         there = deployment.preparation or Preparation("taking over", slots, strategy, REFRESH_S)
         self._moves.require_able(deployment)
         self._end_backup(deployment.name)
-        self._moves.fix(deployment)  # the first map follows from the slots there are, which are going to be others
+        self._moves.fix(deployment)  # while no map is stored, it follows from the present slots, which are about to change
         self._note(deployment, replace(there, slots=slots), "taking over")
         with self._deployments.lock:
             wanted = self._deployments.serving(deployment)
@@ -236,7 +236,7 @@ class ScaleOuts:
             self._note(deployment, deployment.preparation)
         try:
             self._scaling.scale(deployment.name, slots, wait_s, DIRECT if strategy and strategy != ACTIVE_BACKUP else CPAL)
-        except (WaitTimeout, ServerLost, Unavailable):  # it goes on, if not here, then by the next manager
+        except (WaitTimeout, ServerLost, Unavailable):  # it goes on, here or by the next manager
             supervised.keep("scale-out", partial(self._resume, deployment), self._stopping, deployment.name)
             raise
         except UdoError:
@@ -254,10 +254,10 @@ class ScaleOuts:
         self._note(deployment, None)
 
     def _remove(self, deployment: NodeDeployment, numbers: list[int]) -> None:
-        """Stop these slots and drop what they hold. They are forgotten when nothing is left of them."""
+        """Stop these slots and drop what they hold; forget each once it has ended, at the latest some time after the grace."""
         ended = {number: deployment.prepared[number].stop(drop=True) for number in numbers if number in deployment.prepared}
         for number, done in ended.items():
-            with contextlib.suppress(FutureTimeout):  # it goes on ending
+            with contextlib.suppress(FutureTimeout):  # it is still ending
                 done.result(self._node.settings.stop_grace_s + 15)
             with self._deployments.lock:
                 deployment.prepared.pop(number, None)
@@ -273,7 +273,7 @@ class ScaleOuts:
             try:
                 with self._alone(name, 0.0):
                     if there is not deployment.preparation:
-                        return  # something else has been asked for meanwhile
+                        return  # something else was asked for meanwhile
                     _log.info("a scale-out is gone on with", deployment=name, phase=there.phase, slots=there.slots)
                     if there.phase == "standing down":
                         self._stand_down(deployment)

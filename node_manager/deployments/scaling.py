@@ -1,7 +1,7 @@
-"""Slots beside a deployment's first: more of its own (`udo scale`), one for a canary, and those that only answer the lanes they have.
+"""Slots beside a deployment's first: more of its own (`udo scale`), a canary's, and those that only answer the lanes they have.
 
-A lane stays in the slot it was opened in, so that its order holds. A slot that gets no new lanes any more serves what the deployment
-serves, and is removed when it has had no lane for a while.
+A lane stays in the slot it was opened in, so that its order holds. A slot that gets no new lanes any more serves the deployment's version,
+and is removed when it has had no lane for a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scaling:
         self._lock = deployments.lock
 
     def new(self, deployment: NodeDeployment, number: int = 0, *, pinned: str = "") -> Slot:
-        """A slot under that number, or the next one. It removes itself once it only answers the lanes it has, and has none."""
+        """Make a slot with that number, or the next one. It removes itself once it gets no new lanes and has none left."""
 
         def idle(slot: Slot) -> None:
             canary = deployment.canary
@@ -56,23 +56,23 @@ class Scaling:
                 deployment.more[slot.number] = slot
 
     def take_over(self, deployment: NodeDeployment, slots: Sequence[tuple[int | None, int]]) -> None:
-        """Give a deployment these further slots (number, term), which have their state here already. They are not noted yet."""
+        """Give a deployment these further slots (number, term), whose state is already on this node. They are not saved yet."""
         with self._lock:
             for number, term in slots:
                 slot = self.new(deployment, number or 0)
                 deployment.more[slot.number], deployment.terms[slot.number] = slot, term
 
     def scale(self, name: str, count: int, wait_s: float, strategy: str = CPAL) -> None:
-        """Let the deployment have that many slots on this node; returns once all of them serve. The same again changes nothing.
+        """Give the deployment that many slots on this node; return once all of them serve. The same call again changes nothing.
 
-        Slots that are too many get no new lanes and answer those they have. A keyed operator's key groups are spread evenly over the
-        slots again, by moves of that strategy. OperatorError if a new slot cannot load.
+        Surplus slots get no new lanes and answer those they have. A keyed operator's key groups are spread evenly over the slots again, by
+        moves with that strategy. OperatorError if a new slot cannot load.
         """
         deployment = self._deployments.find(name)
         if not 1 <= count <= MOST_SLOTS:
             raise UsageError(f"slots of deployment {name!r}: expected 1 to {MOST_SLOTS}, got {count}")
         wanted = self._deployments.serving(deployment)
-        # Over nodes a new slot gets key groups by moves, and one that is to go has none any more.
+        # Over nodes a new slot gets key groups by moves, and a slot that is to go has none any more.
         keyed = bool(wanted.image.manifest.key) and not self._moves.over_nodes(name)
         if keyed and count > (groups := wanted.config.key_groups):
             raise UsageError(f"deployment {name!r} has {groups} key groups: expected at most as many slots, got {count}")
@@ -97,10 +97,10 @@ class Scaling:
             self._deployments.save()
 
     def _spread(self, deployment: NodeDeployment, count: int, wait_s: float, strategy: str) -> None:
-        """Give new slots their share of the key groups, and take those of slots that are too many."""
+        """Give new slots their share of the key groups, and move the groups of surplus slots away."""
         numbers = [slot.number for slot in deployment.own]
         now = self._moves.map(deployment)
-        if now.slots == numbers[:count]:  # as it is, also if somebody has moved groups by hand
+        if now.slots == numbers[:count]:  # the right slots have groups: left as it is, also if somebody has moved groups by hand
             return
         for number, groups in group_map.shares(now, numbers[:count]).items():
             for _ in self._moves.move(deployment.name, groups, number, strategy, wait_s):
@@ -108,8 +108,8 @@ class Scaling:
         self._moves.leave_out(deployment, numbers[count:])
 
     def wait_unused(self, deployment: NodeDeployment, stopping: Event) -> None:
-        """Wait for lanes that are open: an attempt that began when there were slots here ENDs in these, too. One that takes a minute is
-        repeated."""
+        """Wait until no lanes are open: an attempt that began when there were slots here ENDs in these, too. An attempt that takes a minute
+        is repeated."""
         deadline = time.monotonic() + _LANES_WAIT_S
         with contextlib.suppress(ServerLost, SlotBroken), contextlib.closing(self._node.servers.glance("queue")) as queue:
             while time.monotonic() < deadline and any(slot_stats(queue, slot.prefix).lanes for slot in deployment.own):
@@ -117,15 +117,15 @@ class Scaling:
                     return
 
     def follow(self, deployment: NodeDeployment, going_to: str = "", only: Slot | None = None) -> None:
-        """Slots that took no part in an update serve what the deployment serves, or is about to (a digest): those that get no new lanes,
-        and those that were added while it was prepared."""
+        """Let slots that took no part in an update serve the deployment's version: those that get no new lanes, and those that were added
+        while it was prepared. A slot that serves the version it is about to get (`going_to`, a digest) is left alone."""
         with self._lock:
             running = deployment.canary.slot if deployment.canary else None
             there = [s for s in (*deployment.own, *deployment.beside.values()) if s is not running and only in (None, s)]
             slots = [s for s in there if not s.updating]
         if not slots:
             return
-        with contextlib.suppress(UdoError):  # one that is stopped just now
+        with contextlib.suppress(UdoError):  # a slot is just being stopped
             wanted = self._deployments.serving(deployment)
             for slot in slots:
                 if slot.wanted is None or (slot.wanted.image.digest != going_to and slot.wanted != wanted):

@@ -1,4 +1,4 @@
-"""Key groups that come to a slot of this node from another node: what the node that moves them asks for (between.py)."""
+"""Takes key groups that come to a slot of this node from another node, as the node that moves them asks (between.py)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from udo_protocol.state import carrying, moving, rewinding
 from udo_protocol.state.carrying import Carried
 from udo_protocol.state.placement import Placement
 
-# An owner adopts within milliseconds, a new one once it has loaded; then the node that moves the groups asks again.
+# An owner adopts within milliseconds, a new one once it has loaded; after this time the node that moves the groups asks again.
 ADOPT_S = 30.0
 _log = structlog.get_logger()
 
 
 class Takes:
-    """Of one node. Methods may be called from any thread; `require_able` refuses slots whose owner cannot take groups."""
+    """The part of one node in moves to it. Methods may be called from any thread; `require_able` refuses slots that cannot take groups."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Takes:
         self._lock = Lock()
 
     def ready(self, name: str, slot: int) -> int:
-        """The slot's place among those of this node. Conflict if it cannot take groups now."""
+        """Return the slot's place among those of this node. Conflict if it cannot take groups now."""
         deployment, own = self._find(name, slot)
         if any(s.updating for s in deployment.own):
             raise Conflict(f"the version of deployment {name!r} is being changed: move key groups when that is done")
@@ -60,13 +60,13 @@ class Takes:
         return deployment.own.index(own)
 
     def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
-        """Bring what was handed over to the slot, once."""
+        """Bring the groups that were handed over into the slot, once."""
         _, own = self._find(name, slot)
         with self._servers() as (state, _):
             carrying.take(state, own.prefix, version, secrets.token_hex(8), carried)
 
     def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any], wait_s: float = ADOPT_S) -> None:
-        """Let the slot go on with it; returns when it is durably its own. Unavailable after `wait_s`."""
+        """Let the slot adopt them; return when they are durably its own. Unavailable after `wait_s`."""
         deployment, own = self._find(name, slot)
         with self._lock, self._servers() as (state, queue):
             if not carrying.is_taken(state, own.prefix, version):
@@ -74,7 +74,7 @@ class Takes:
             self._adopt(deployment, own, state, queue, version, self._across.learn_one(name, placement), time.monotonic() + wait_s)
 
     def resume(self, deployment: NodeDeployment, placed: Placement) -> None:
-        """After a start, or the loss of the queue server: adopt what waits by a map that is in force, without being asked."""
+        """After a start, or the loss of the queue server: adopt, without being asked, the groups that wait for a map now in force."""
         with self._lock, self._servers() as (state, queue):
             for own in deployment.own:
                 version = carrying.taken(state, own.prefix)
@@ -119,7 +119,7 @@ class Takes:
 
 
 class RemoteTaker:
-    """The same of another node, over its port."""
+    """The Takes of another node, over its port."""
 
     def __init__(self, node: NodeClient) -> None:
         self._node = node

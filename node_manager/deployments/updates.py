@@ -19,7 +19,7 @@ from node_manager.trials.mirrors import Mirrors
 from udo_protocol.errors import SchemaError, UdoError, WaitTimeout
 from udo_protocol.formats.manifest import Manifest
 
-# Promotion is two round trips; a standby that had to be loaded anew comes on top.
+# Promotion takes two round trips, and more if a standby has to be loaded anew.
 _PROMOTE_TIMEOUT_S = 30.0
 
 
@@ -45,18 +45,18 @@ class Updates:
     def prepare(
         self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
     ) -> OperatorImage:
-        """Pull and load a version as a standby of each slot; returns once all are ready. The old version serves whatever happens."""
+        """Pull and load a version as a standby of each slot; return once all are ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         self._moves.require_none(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
         self._require_readable(deployment, wanted.image.manifest)
         prepared = [slot.prepare(wanted, check=check) for slot in deployment.own]
         self._await(prepared, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
-        self._moves.require_none(name)  # one that began before the slots said that they are updating
+        self._moves.require_none(name)  # a move that began before the slots were marked as updating
         return wanted.image
 
     def _require_readable(self, deployment: NodeDeployment, new: Manifest) -> None:
-        """SchemaError if the version would start in each of several slots from what was kept there at the last update."""
+        """SchemaError if there are several slots, and the version could start only from the state kept at the last update."""
         old = deployment.slot.wanted
         if old is None or deployment.slots_in_all == 1 or not new.key:
             return
@@ -68,13 +68,13 @@ class Updates:
             )
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
-        """Let the prepared version answer from here on; what is wanted is now this. Answers the first slot's instance."""
+        """Let the prepared version answer from here on, and be the wanted one. Return the name of the first slot's instance."""
         deployment = self._deployments.find(name)
         manifest = self._deployments.image(deployment, version, digest).manifest
         if manifest.key:
             self._mirrors.end(name, serving=manifest)
         prepared = [slot for slot in deployment.own if slot.updating]
-        promoted = [slot.promote() for slot in prepared or deployment.own]  # one that was added meanwhile follows below
+        promoted = [slot.promote() for slot in prepared or deployment.own]  # a slot that was added meanwhile follows below
         instance = self._await(promoted, _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
@@ -87,20 +87,20 @@ class Updates:
             slot.discard()
 
     def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Serve this from now on, without the registry: prepared and promoted in one step. Returns the instance.
+        """Serve this from now on, without the registry: prepared and promoted in one step. Return the instance.
 
-        Where another version was served so far, that one is brought up first and serves on unless the new one gets ready beside it,
-        state and all: after a restart of this manager, too.
+        A version that was served so far is brought up first, also after a restart of this manager, and serves on unless the new one gets
+        ready beside it, state and all.
         """
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
         if deployment.digest != digest:
-            with contextlib.suppress(UdoError):  # it need not load: the new version may be its cure
+            with contextlib.suppress(UdoError):  # it need not load: the new version may be the remedy
                 deployment.slot.wait_serving(wait_s)
         owners = [slot.view().owner for slot in deployment.own]
         if owners[0] is not None and all(o and s.wanted == wanted for o, s in zip(owners, deployment.own, strict=True)):
             self.discard(name)
-            if config != deployment.config:  # by what no instance sees, such as its elasticity
+            if config != deployment.config:  # in a part that no instance sees, such as its elasticity
                 self._deployments.want(deployment, version, digest, config)
             self._scaling.follow(deployment)
             return owners[0].name
@@ -118,7 +118,7 @@ class Updates:
         return serving[0].name if serving[0] else ""
 
     def update(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> Iterator[Step]:
-        """Both phases at once, on this node only; the last step is `done` or `failed`."""
+        """Prepare and promote at once, on this node only; the last step is `done` or `failed`."""
         start = time.perf_counter()
 
         def step(phase: str, detail: str = "", code: str = "") -> Step:
@@ -142,7 +142,7 @@ class Updates:
         yield step("done", image.digest)
 
     def _await(self, futures: list[Future[Instance]], timeout_s: float, what: str) -> Instance:
-        """All of them; the first one's instance. Raises the first error, once all have ended or the time is over."""
+        """Wait for all of them; return the first one's instance. Raise the first error, once all have ended or the time is over."""
         wait(futures, timeout_s)
         try:
             return [future.result(0) for future in futures][0]

@@ -1,4 +1,4 @@
-"""The drivers there are, by the name they are asked for."""
+"""The available drivers, by name."""
 
 from __future__ import annotations
 

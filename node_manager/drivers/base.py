@@ -1,7 +1,7 @@
-"""What a driver is: it runs instances and knows nothing of slots, queues or operators.
+"""The interface of drivers. A driver runs instances, and knows nothing of slots, queues or operators.
 
-`start` answers a handle that survives as JSON, so that a restarted manager recovers the instance. A death is reported
-once, to the callback given at start or recovery. Optional abilities are declared in `capabilities`.
+`start` returns a handle that survives as JSON, so that a restarted manager recovers the instance. A death is reported once, to the callback
+given at start or recovery. Optional abilities are declared in `capabilities`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Protocol
 from node_manager.drivers import users
 from udo_protocol.formats.manifest import Manifest
 
-# Of the node manager's own interpreter, as wheels name it.
+# The tag of the node manager's own interpreter, as in names of wheels.
 OWN_PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one instance may use; 0 = no bound. Memory is resident memory, of the instance and its descendants.
+    """The limits of one instance; 0 = no bound. Memory is resident memory, of the instance and its descendants.
 
-    `cpus`: processor time a second, in cores. `pids`: processes and threads at once. Both for drivers that can bound them.
-    `network`: endpoints that it reaches, for drivers that can open single ones.
+    `cpus`: processor time a second, in cores. `pids`: processes and threads at once. Both for drivers that can bound them. `network`:
+    endpoints that it may reach, for drivers that can open single ones.
     """
 
     memory_bytes: int = 0
@@ -43,9 +43,9 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Spec:
-    """An instance to start; `directory` is its own, exists, and is its working directory.
+    """An instance to start; `directory`, which exists, is its own and its working directory.
 
-    `argv` () runs what the image says; `image`, a reference with a digest, is for drivers that run images, '' their runtime base.
+    `argv`: () runs the image's own command. `image`: a reference with a digest, for drivers that run images; '': their runtime base.
     """
 
     instance: str
@@ -54,16 +54,16 @@ class Spec:
     directory: Path
     allowance: Allowance = Allowance()
     image: str = ""
-    # It runs no operator itself, but starts one by what `operator_box` says: it is to be outside of the sandbox.
+    # It runs no operator itself, but starts one by `operator_box`: it is to be outside of the sandbox.
     engine: bool = False
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Paths as an instance sees them: other ones than outside where the driver gives it a view of its own.
+    """Paths as an instance sees them, which differ from those outside if the driver gives it a view of its own.
 
-    `runtime`: the runtime base of the driver's image, which starts it by itself; '': the node manager's Python and runtime.
-    `images`: it sees the node's images; otherwise its operator is put into its directory. `user`: as whom it finds itself.
+    `runtime`: the runtime base in the driver's image; '': the node manager's Python and runtime. `images`: it sees the node's images;
+    otherwise its operator is put into its directory. `user`: the name of its user, as it sees it.
     """
 
     directory: str
@@ -76,7 +76,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Handle:
-    """What a driver needs to find the instance again; `data` is the driver's own and JSON."""
+    """A driver's data for finding the instance again; `data` is the driver's own and JSON."""
 
     driver: str
     instance: str
@@ -90,7 +90,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class Exit:
-    """How an instance ended. `code` < 0 is a signal; None: not known, as it was not a child. `reason`: why we ended it."""
+    """How an instance ended. `code` < 0: a signal; None: not known, as it was not a child. `reason`: why the node manager ended it."""
 
     code: int | None
     reason: str = ""
@@ -107,7 +107,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class Inspection:
-    """One look at an instance; `cpu_percent` of one core since the sample before, `cpu_s` since its start."""
+    """One look at an instance. `cpu_percent`: of one core, since the sample before; `cpu_s`: since its start."""
 
     running: bool
     pid: int = 0
@@ -119,9 +119,9 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the driver does for the instances, said honestly: what it does not claim, it does not do (docs/sandbox.md)."""
+    """The limits and the isolation that the driver provides: what it does not claim, it does not do (docs/sandbox.md)."""
 
-    # Beyond these an instance is killed, or its calls fail.
+    # An instance that exceeds one of these is killed, or its calls fail.
     memory_limit: bool = False
     open_files_limit: bool = False
     process_limit: bool = False
@@ -131,7 +131,7 @@ class Capabilities:
     isolates_network: bool = False
     # It reaches the endpoints that its manifest names and the node allows, and no others.
     opens_endpoints: bool = False
-    # Of the Unix sockets of this machine it reaches the two servers' only.
+    # It reaches no Unix sockets of this machine but the two servers'.
     isolates_sockets: bool = False
     # It sees no files but the system's programs, its runtime and its own.
     isolates_reads: bool = False
@@ -145,7 +145,7 @@ class Capabilities:
     isolates_users: bool = False
     # The driver pulls and runs whole container images, whatever is in them.
     runs_images: bool = False
-    # How it is done, or why it is not.
+    # How this is achieved, or why it is not.
     remark: str = ""
 
 
@@ -160,17 +160,17 @@ class Driver(Protocol):
     python_tag: str
 
     def inside(self, directory: Path, sockets: Path, *, engine: bool = False) -> Inside:
-        """Where an instance with this private directory finds it, and the servers' sockets. `engine`: as in Spec."""
+        """The paths at which an instance sees this private directory and the servers' sockets. `engine`: as in Spec."""
 
     def capabilities(self) -> Capabilities:
-        """What this driver enforces and isolates."""
+        """The limits and the isolation that this driver provides."""
 
     def operator_box(
         self, directory: Path, cwd: Path, allowance: Allowance, *, python: bool = False, bare: bool = False, nice: int = 0
     ) -> list[str]:
-        """What an engine puts in front of an operator's program, which gets nothing but `directory` (in the instance's own, as the engine
-        sees it), is started in `cwd` there, and with `python` sees the Python runtime. `bare`: it needs nothing of the system either.
-        `nice`: it yields the processor to others. With it the program ends when its engine ends."""
+        """The command that an engine puts in front of an operator's program. The program gets nothing but `directory` (in the instance's
+        own, as the engine sees it), is started in `cwd` there, and with `python` sees the Python runtime. `bare`: it needs nothing of the
+        system either. `nice`: it yields the processor to others. The program ends when its engine ends."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         """Start it; OperatorError if it cannot be started. `on_exit` is called once, from a thread of the driver."""
@@ -179,19 +179,19 @@ class Driver(Protocol):
         """Take charge of an instance started by a former manager; False if it does not run any more."""
 
     def sweep(self, known: Collection[str]) -> None:
-        """Remove what a former manager of this home left behind, except for these instances."""
+        """Remove everything that a former manager of this home left behind, except for these instances."""
 
     def forget(self, image: str) -> None:
-        """What it keeps of this image will not be asked for again soon."""
+        """Note that the image is not needed again soon: the driver may drop what it keeps of it."""
 
     def close(self) -> None:
-        """Let go of what it holds itself; instances go on."""
+        """Release the driver's own resources; instances go on."""
 
     def limit(self, handle: Handle, allowance: Allowance) -> None:
-        """Change what a running instance may use."""
+        """Change the limits of a running instance."""
 
     def stop(self, handle: Handle, grace_s: float) -> None:
-        """Ask it to end, force it after `grace_s`; returns when it is gone, at once if it is."""
+        """Ask it to end, force it after `grace_s`; return when it is gone, at once if it is."""
 
     def kill(self, handle: Handle, reason: str) -> None:
         """End it now; its Exit carries the reason."""

@@ -1,7 +1,7 @@
-"""Confines itself by Landlock, then becomes the program: `confine.py READ ... -- WRITE ... -- PROGRAM ...`.
+"""Confines itself by Landlock, then executes the program: `confine.py READ ... -- WRITE ... -- PROGRAM ...`.
 
-It may read below the first paths, read and write below the second, and use no TCP; as far as the kernel knows these rights,
-neither it nor what it starts can take any of that back. A script of the standard library.
+It may read below the first paths, read and write below the second, and use no TCP, as far as the kernel knows these rights; neither it nor
+its descendants can undo that. A script of the standard library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 
-# System calls and rights as <linux/landlock.h> numbers them, the same on all machines.
+# System calls and rights as in <linux/landlock.h>, the same on all machines.
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _PR_SET_NO_NEW_PRIVS = 38
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, read a directory
@@ -27,12 +27,12 @@ def _checked(result: int, what: str) -> int:
 
 
 def version() -> int:
-    """Of Landlock, as this kernel has it: from 4 on it knows TCP, from 6 on signals. OSError if there is none or it is not allowed."""
+    """The kernel's version of Landlock: from 4 on it knows TCP, from 6 on signals. OSError if there is none or it is not allowed."""
     return _checked(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1), "Landlock")
 
 
 def confine(reads: list[str], writes: list[str]) -> None:
-    """For this process and its descendants; OSError if this kernel has no Landlock or does not allow it."""
+    """Confine this process and its descendants; OSError if this kernel has no Landlock or does not allow it."""
     there = version()
     rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(there, 16)) - 1
     known = 8 if there < 4 else 16 if there < 6 else 24

@@ -1,4 +1,4 @@
-"""One watched container: what it writes, what it uses, how it ends, and what the daemon is told of its bounds."""
+"""One watched container: its output, its use of resources, its end, and its bounds as the daemon takes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Exit, OnExit
 
 _log = structlog.get_logger()
-# Counts as the instance's memory as well; it bounds what an operator that asks for no memory at all can write.
+# Counts as the instance's memory as well; bounds what an operator that asks for no memory at all can write.
 TMP_BYTES = 64 << 20
 _PERIOD_US = 100_000
 # A daemon that is being restarted is asked again this often.
@@ -33,7 +33,7 @@ LOST = (requests.exceptions.RequestException, OSError)
 
 
 class WatchedContainer:
-    """One watched container: one thread copies what it writes and waits for its end, another follows what it uses."""
+    """One watched container: one thread copies its output and waits for its end, another follows its use of resources."""
 
     def __init__(self, container: Container, log: Path, allowance: Allowance, on_exit: OnExit) -> None:
         self.container, self.log, self.allowance, self.on_exit = container, log, allowance, on_exit
@@ -44,7 +44,7 @@ class WatchedContainer:
         self.ended = Event()
 
     def watch(self, output: Any) -> None:
-        """Until it has ended; then it is removed and its end reported. `output` is the socket of an attachment."""
+        """Copy the output until the container has ended, then remove it and report its end. `output`: the socket of an attachment."""
         try:
             with contextlib.suppress(*LOST, ValueError), self.log.open("ab", buffering=0) as log:
                 for _, chunk in frames_iter(output, tty=False):  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ class WatchedContainer:
         self.on_exit(self.exit)
 
     def sample(self) -> None:
-        """Follow its memory and CPU until it has ended. The daemon counts once a second; who asked would wait for it."""
+        """Follow its memory and CPU until it has ended. The daemon measures once a second; asking at need would mean to wait for that."""
         while not self.ended.is_set():
             with contextlib.suppress(DockerException, KeyError, *LOST):  # it ends now, or the daemon is away
                 for stats in cast("Iterator[dict[str, Any]]", self.container.stats(stream=True, decode=True)):
@@ -85,23 +85,23 @@ class WatchedContainer:
         code = int(state["ExitCode"])
         if code - 128 in _SIGNALS:  # as the container's init reports it
             code = 128 - code
-        if state.get("OOMKilled") and code == -signal.SIGKILL and not self.reason:  # not only a process it had started
+        if state.get("OOMKilled") and code == -signal.SIGKILL and not self.reason:  # the program, not only a process that it started
             self.reason = over_memory(self.allowance.memory_bytes)
         return Exit(code, self.reason)
 
 
 def over_memory(limit: int) -> str:
-    """Why an instance was killed that used more than that many bytes."""
+    """The reason given for an instance that was killed since it used more than `limit` bytes."""
     return f"killed: memory limit of {limit >> 20} MiB exceeded; raise limits.memory_mb in operator.toml or use less"
 
 
 def attach(container: Container, **more: int) -> Any:
-    """A socket with all that it writes from now on, or with logs=1 all that is kept."""
+    """A socket with its output from now on, or with logs=1 all that is kept."""
     return container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1, **more})
 
 
 def confined(allowance: Allowance, user: str) -> dict[str, Any]:
-    """As arguments of create: what each container of an operator may do and use."""
+    """The restrictions of each container of an operator, as arguments of create."""
     files = allowance.open_files
     return {
         **bounds(allowance),
@@ -118,7 +118,7 @@ def confined(allowance: Allowance, user: str) -> dict[str, Any]:
 
 
 def bounds(allowance: Allowance) -> dict[str, Any]:
-    """As arguments of create; memory without swap, so that resident memory is what counts."""
+    """The bounds as arguments of create; no swap, so that resident memory is what counts."""
     found: dict[str, Any] = {}
     if allowance.memory_bytes:
         found |= {"mem_limit": allowance.memory_bytes, "memswap_limit": allowance.memory_bytes}
@@ -130,7 +130,7 @@ def bounds(allowance: Allowance) -> dict[str, Any]:
 
 
 def update(allowance: Allowance) -> dict[str, Any]:
-    """The same, as the daemon's API names them for a running container."""
+    """The same bounds, as the daemon's API names them for a running container."""
     names = {
         "mem_limit": "Memory",
         "memswap_limit": "MemorySwap",
@@ -142,7 +142,7 @@ def update(allowance: Allowance) -> dict[str, Any]:
 
 
 def used(stats: dict[str, Any]) -> tuple[int, float]:
-    """(bytes that cannot be taken away from it, CPU seconds), as `docker stats` counts them."""
+    """(bytes that cannot be reclaimed from it, CPU seconds), as `docker stats` counts them."""
     memory = stats["memory_stats"]
     cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
     return memory["usage"] - cached, stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9

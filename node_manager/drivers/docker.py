@@ -1,9 +1,9 @@
 """Instances as containers: no network, a read-only root, no capabilities, an unprivileged user, bounded memory, CPU and pids.
 
-A container sees three things of its node: the directory of the two servers' sockets and its own private directory, both
-read-only, and a `/tmp` of bounded size. It is removed when it has ended; labels say whose it is, so that what a dead manager
-left behind is found again. An engine whose operator has a process of its own is a process of this machine, and that of its
-operator is in a container (docker_operator.py).
+A container sees three things of its node: the directory of the two servers' sockets and its own private directory, both read-only, and a
+`/tmp` of bounded size. It is removed when it has ended; labels name its node and home, by which the containers of a dead manager are found
+again. An engine whose operator has a process of its own is a process of this machine; the operator's process is in a container
+(docker_operator.py).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from udo_protocol.errors import OperatorError, Unavailable
 _log = structlog.get_logger()
 NODE_LABEL, INSTANCE_LABEL = "dev.udo.node", "dev.udo.instance"
 INSIDE = Inside("/udo/instance", "/udo/run", "/tmp", RUNTIME)
-# Of a node manager that runs as root; any other's containers run as its own user.
+# The user and group in containers of a node manager that runs as root; any other's run as its own user.
 UNPRIVILEGED = 65532
-# Kept by the daemon for a manager that comes back; the manager keeps its own copy.
+# Kept by the daemon for a manager that comes back; the manager keeps a copy of its own.
 _LOGS = LogConfig(type=LogConfig.types.JSON, config={"max-size": "4m", "max-file": "2"})
 _CALL_TIMEOUT_S = 60
 _GONE_S = 10.0
@@ -85,7 +85,7 @@ class DockerDriver:
         return Inside(str(directory), str(sockets), str(directory)) if engine else INSIDE
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
-        # By these a later manager finds the container if this one is killed now.
+        # By this file and the labels a later manager finds the container if this one is killed now.
         Path(self._home, DOCKER).write_text(os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET)
         self._hand_over(spec.directory)
         if spec.engine:
@@ -130,7 +130,7 @@ class DockerDriver:
         )
 
     def _hand_over(self, directory: Path) -> None:
-        """The private directory and what is its own in there belong to the container's user."""
+        """Give the private directory, and the files in it that are the instance's own, to the container's user."""
         if self._user == os.getuid():
             return
         for path in (directory, *directory.iterdir()):
@@ -151,7 +151,7 @@ class DockerDriver:
             self._drop(container)
             return False
         log = Path(handle.directory) / "log"
-        for path in (log, log.with_name("log.1")):  # the daemon has all of it
+        for path in (log, log.with_name("log.1")):  # the daemon has the whole log
             with contextlib.suppress(FileNotFoundError):
                 os.truncate(path, 0)
         self._watch(handle, WatchedContainer(container, log, allowance, on_exit), attach(container, logs=1))
@@ -198,10 +198,10 @@ class DockerDriver:
         task = self._tasks.get(handle.instance)
         if task is None or task.ended.is_set():
             return
-        before, task.allowance = task.allowance, allowance  # of open files the runtime lowers its own bound
+        before, task.allowance = task.allowance, allowance  # the runtime itself lowers its bound on open files
         if bounds(before) == bounds(allowance):
             return
-        api: Any = self._client.api  # whose own update_container knows no pids
+        api: Any = self._client.api  # the SDK's own update_container knows no pids
         try:
             api._result(api._post_json(api._url("/containers/{0}/update", task.container.id), data=update(allowance)))
         except NotFound:
@@ -213,7 +213,7 @@ class DockerDriver:
             self.kill(handle, over_memory(allowance.memory_bytes))
 
     def _rss_bytes(self, task: WatchedContainer) -> int:
-        """Right now; 0 of a container that ends."""
+        """Resident bytes right now; 0 for a container that ends."""
         with contextlib.suppress(DockerException, KeyError, *LOST):
             return used(self._client.api.stats(str(task.container.id), stream=False, one_shot=True))[0]
         return 0

@@ -1,4 +1,4 @@
-"""What containers are made from: the runtime base of this node, the images of commands, and whole operator images pulled by digest.
+"""The images of containers: the runtime base of this node, the images of commands, and whole operator images pulled by digest.
 
 The registry is asked only for what the daemon does not have.
 """
@@ -19,13 +19,13 @@ from docker.models.images import Image
 from node_manager.settings import NodeSettings
 from udo_protocol.errors import OperatorError, Unavailable, UsageError
 
-# Labels of a base and where it lies in a registry: as `udo registry base push` has it.
+# Labels of a base, and its place in a registry, as `udo registry base push` sets them.
 PYTHON_LABEL, REPOSITORY = "dev.udo.python_tag", "udo/runtime-python"
-# The local name that docker/runtime.sh gives, the tag being the interpreter's: udo-runtime-python:cp311.
+# The local name that docker/runtime.sh gives; its tag is the interpreter's: udo-runtime-python:cp311.
 LOCAL_NAME = "udo-runtime-python"
-# The image that holds nothing, for programs that need nothing; made here. An archive without members ends with two empty blocks.
+# The empty image, made here, for programs that need nothing. An archive without members ends with two empty blocks.
 EMPTY_NAME, EMPTY_LABEL, _EMPTY_TAR = "udo-empty:1", "dev.udo.empty", bytes(1024)
-# Where a base keeps what every operator can import.
+# The folder of a base with what every operator can import.
 RUNTIME = "/opt/udo/runtime"
 
 
@@ -67,7 +67,7 @@ class DockerImages:
             raise Unavailable(f"the Docker daemon has no image {name}, which --command-image names; pull or build it there first") from None
 
     def empty(self) -> str:
-        """The image that holds nothing; made if it is not there. It stays, as the runtime base does."""
+        """The empty image; made if it is not there. It stays, as the runtime base does."""
         with self._lock:
             try:
                 return str(self._client.images.get(EMPTY_NAME).id)
@@ -77,7 +77,7 @@ class DockerImages:
                 return str(self._client.images.get(EMPTY_NAME).id)
 
     def pulled(self, reference: str) -> str:
-        """A name the daemon knows for `name@sha256:…` of the registry; OperatorError if it cannot be had."""
+        """A name by which the daemon knows `name@sha256:…` of the registry; OperatorError if it cannot be pulled."""
         with self._lock:
             return str(self._pull(reference).id)
 

@@ -1,6 +1,6 @@
 """An operator's process in a container of its own, as a child of its engine, which runs outside of it.
 
-The engine starts `command(...)` with the program behind it; what the program writes and how it ends is passed on. The container sees one
+The engine starts `command(...)` with the program behind it; the program's output and exit status are passed on. The container sees one
 directory, read-only, with the operator's files and the socket of its engine. It is removed when the program ends, and when the engine or
 this process is killed: a process in a session of its own waits for that.
 """
@@ -26,7 +26,7 @@ from docker.utils.socket import frames_iter
 from node_manager.drivers.base import Allowance
 from node_manager.drivers.container import LOST, attach, confined, over_memory, said
 
-# The module path comes first: this script's own folder has a module `docker` too.
+# The module path is set first: this script's own folder has a module `docker` too.
 _START = """
 import json, sys
 told = json.loads(sys.argv[1])
@@ -35,8 +35,8 @@ from node_manager.drivers.docker_operator import main
 sys.exit(main(told, sys.argv[2:]))
 """
 _PR_SET_PDEATHSIG = 1
-_CANNOT_START = 125  # as `docker run` ends
-# What names the engine's memory file by a descriptor (docs/operator-protocol.md, Shared memory), which no container has.
+_CANNOT_START = 125  # the status of `docker run` when it fails itself
+# The variable that names the engine's memory file by a descriptor (docs/operator-protocol.md, Shared memory), which no container has.
 _SHARED = "UDO_OPERATOR_SHARED"
 
 
@@ -50,9 +50,9 @@ def command(
     seen: Mapping[str, str],
     nice: int = 0,
 ) -> list[str]:
-    """`seen`: files, by their place inside.
+    """The command to put in front of the program. `seen`: files, by their place inside.
 
-    To be put in front of the program; all of it is seen in lists of processes, so it holds no secrets."""
+    Lists of processes show all of it, so it holds no secrets."""
     told = {
         "path": sys.path,
         "daemon": {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")},
@@ -63,15 +63,15 @@ def command(
         "user": user,
         "seen": dict(seen),
         "labels": dict(labels),
-        # What a niceness weighs to the kernel: one within a container counts in there only.
+        # The kernel's weight of a niceness: a niceness set within a container counts only in there.
         "more": {"cpu_shares": round(1024 / 1.25**nice)} if nice else {},
     }
     return [sys.executable, "-I", "-c", _START, json.dumps(told)]
 
 
 def main(told: dict[str, Any], program: Sequence[str]) -> int:
-    """Run the program, or if there is none the image's own, in its container, to its end; its exit status."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # when the engine ends, so does this
+    """Run the program, or else the image's own, in its container, to its end; return its exit status."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # this process ends with the engine
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the engine says when to stop
         signal.signal(ignored, signal.SIG_IGN)
     allowance = Allowance(**told["allowance"])
@@ -106,14 +106,14 @@ def main(told: dict[str, Any], program: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _removed_at_the_end(daemon: dict[str, str], container: str) -> Iterator[None]:
-    """Removed behind the block, or when this process is gone."""
+    """Remove the container after the block, or when this process is gone."""
     gone, here = os.pipe()
     if os.fork() == 0:
-        if os.fork() == 0:  # nobody's child, so that nobody who ends all descendants ends it
+        if os.fork() == 0:  # nobody's child, so that ending all descendants of a process does not end it
             os.setsid()
             os.close(here)
             nothing = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):  # or who reads what is written would wait for this process too
+            for fd in (0, 1, 2):  # else a reader of the output would wait for this process too
                 os.dup2(nothing, fd)
             os.read(gone, 1)
             _remove(daemon, container)

@@ -1,7 +1,7 @@
 """A driver without processes, for tests: an instance is a thread that plays one of a few programs.
 
-Passes the same contract suite as the real drivers. `argv` = ("fake", program, argument):
-`wait` until stopped, `exit` with a status, `print` lines then wait, `grow` to that many MiB then wait, `deaf` to a stop.
+It passes the same contract suite as the real drivers. `argv` = ("fake", program, argument): `wait` until stopped, `exit` with a status,
+`print` lines then wait, `grow` to that many MiB then wait, `deaf` to a stop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The log file of one instance: its end is copied aside and taken out, read by tail and follow, whatever was written into it.
+"""The log file of one instance: its end is copied aside and taken out; tail and follow read it, whatever was written into it.
 
-The writer holds the file open for appending, and does not wait: what is taken out is taken by the file system in one step, where it can,
-since what is written between a look at the size and a truncation would be lost unseen. Positions count all bytes that were ever
-written, so who follows misses none: what it has not read yet is in `<path>.1`, whose first line says how many bytes are gone for good.
-A line is cut at its bound: an operator may write gigabytes without ever ending one.
+The writer holds the file open for appending, and does not wait. Bytes are taken out by the file system in one step, where it can, since
+bytes that are written between a look at the size and a truncation would be lost unseen. Positions count all bytes that were ever written,
+so a follower misses none: those it has not read yet are in `<path>.1`, whose first line says how many bytes are gone for good. A line is
+cut at its bound: an operator may write gigabytes without ever ending one.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from udo_protocol.limits import LOG_LINE_BYTES
 
 # Two files of this size are kept per instance: enough for a traceback storm, small beside a node's disk.
 KEPT_BYTES = 4 << 20
-# Lines of both that are held in memory at once: far more than is ever read.
+# Lines of both files that are held in memory at once: far more than is ever read.
 KEPT_LINES = 100_000
-# Read at a time.
+# Bytes read at a time.
 _CHUNK_BYTES = 1 << 20
 # A follower polls this often; without followers there is no polling.
 FOLLOW_S = 0.25
-# What a runtime puts before each line: "2026-01-31 12:00:00,123 ".
+# The time stamp that a runtime puts before each line: "2026-01-31 12:00:00,123 ".
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})(?:\s|$)")
 _CUT = re.compile("… ([0-9,]+) bytes cut\n".encode())
 _libc, _COLLAPSE_RANGE = ctypes.CDLL(None, use_errno=True), 8
-# Nobody reads while what is read moves from one file to the other.
+# Held while bytes move from one file to the other, so that nobody reads meanwhile.
 _moving = Lock()
 
 
 def split_stamp(line: str) -> tuple[str, str]:
-    """(its time, the line without it); ('', line) of a line that carries none, as a program's that was started by the operator."""
+    """(time, the line without it); ('', line) of a line without a time, such as those of a program that the operator started."""
     found = _STAMP.match(line)
     return (f"{found[1]}T{found[2]}.{found[3]}", line[found.end() :]) if found else ("", line)
 
@@ -54,7 +54,7 @@ def _move(path: Path, kept_bytes: int) -> None:
         size = f.seek(0, 2)
         cut = _beginning(path) + size - kept_bytes
         at = f.seek(size - kept_bytes)
-        begun, most = at, at + 2 * kept_bytes  # beyond what was there, for the writer goes on
+        begun, most = at, at + 2 * kept_bytes  # beyond the former end, for the writer goes on
         with _aside(path).open("wb") as kept:
             kept.write(_note(cut))
             while text := f.read(min(most - at, _CHUNK_BYTES)):
@@ -75,13 +75,13 @@ def _move(path: Path, kept_bytes: int) -> None:
 
 
 def _whole_blocks(fd: int, end: int) -> int:
-    """The bytes of the file system's blocks in front of `end`; a file cannot lose its last one."""
+    """The size of the whole blocks of the file system in front of `end`; a file cannot lose its last one."""
     block = os.fstatvfs(fd).f_bsize
     return (end - 1) // block * block
 
 
 def _take_out(fd: int, size: int) -> bool:
-    """Take the first `size` bytes, whole blocks, out of the file; False where its file system does not know how (only ext4 and XFS do)."""
+    """Take the first `size` bytes, whole blocks, out of the file; False if its file system cannot do that (only ext4 and XFS can)."""
     return bool(_libc.fallocate(fd, _COLLAPSE_RANGE, ctypes.c_long(0), ctypes.c_long(size)) == 0)
 
 
@@ -109,7 +109,7 @@ def _beginning(path: Path) -> int:
 
 
 class Lines:
-    """Bytes in, lines out, each with a note of what was cut of it."""
+    """Bytes in, lines out, each with a note of how many of its bytes were cut."""
 
     def __init__(self) -> None:
         self._part, self._beyond = b"", 0
@@ -123,7 +123,7 @@ class Lines:
         self._add(rest)
 
     def end(self) -> Iterator[str]:
-        """What is there of a line that has no end yet."""
+        """The line that has no end yet, as far as it is there."""
         if self._part or self._beyond:
             yield self._line()
 
@@ -140,15 +140,15 @@ class Lines:
 
 
 class LogReader:
-    """Reads a log as it is written, from `position` on; also to the end of one that has been removed meanwhile."""
+    """Reads a log as it is written, from `position` on; also to its end if it has been removed meanwhile."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self._path, self._at = path, position
-        self._files: tuple[BinaryIO, BinaryIO] | None = None  # the log, and what was moved aside
+        self._files: tuple[BinaryIO, BinaryIO] | None = None  # the log, and `<path>.1`
         self._split = Lines()
 
     def lines(self) -> Iterator[str]:
-        """Those that were ended since the last call, with a note where some are gone."""
+        """The lines that were ended since the last call, with a note where bytes are gone."""
         while True:
             gone, data = self._more()
             if gone:
@@ -159,21 +159,21 @@ class LogReader:
             yield from self._split.feed(data)
 
     def end(self) -> Iterator[str]:
-        """The last one, which has no end yet."""
+        """The last line, which has no end yet."""
         yield from self._split.end()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         for file in self._files or ():
             file.close()
 
     def _more(self) -> tuple[int, bytes]:
-        """How many bytes are gone, and some that come behind them."""
+        """How many bytes are gone, and some of those that follow them."""
         with _moving:
             if self._files is None:
                 with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as opened:
-                    # Without buffers, which would not see that others write. The second is there before anything is moved: so it can be
-                    # read when both have been removed.
+                    # Without buffers, which would not see that others write. The second file exists before anything is moved to it: so it
+                    # can be read when both have been removed.
                     log = opened.enter_context(self._path.open("rb", buffering=0))
                     self._files = log, _aside(self._path).open("a+b", buffering=0)
                     opened.pop_all()
@@ -196,7 +196,7 @@ class LogReader:
 
 
 def whole(path: Path) -> int:
-    """The position at which its last complete line ends: up to there is what `tail` reads, from there on what `follow` does."""
+    """The position at which its last complete line ends: `tail` reads up to it, `follow` from it on."""
     with _moving, contextlib.suppress(OSError), path.open("rb") as f:
         begin, size = _beginning(path), f.seek(0, 2)
         start = f.seek(max(size - _CHUNK_BYTES, 0))
@@ -206,7 +206,7 @@ def whole(path: Path) -> int:
 
 
 def tail(path: Path, lines: int, position: int | None = None) -> list[str]:
-    """The last `lines` lines (0 = all that is kept) in front of `position`, or of all, without line ends."""
+    """The last `lines` lines (0 = all that are kept) in front of `position`, or of the whole log, without line ends."""
     kept = min(lines, KEPT_LINES) or KEPT_LINES
     found: deque[str] = deque(maxlen=kept)
     count = 0
@@ -233,7 +233,7 @@ def _parts(path: Path, position: int | None) -> Iterator[str]:
 
 
 def _lines(f: BinaryIO, end: int) -> Iterator[str]:
-    """Up to `end` and no further: the writer may be faster."""
+    """The lines up to `end` and no further: the writer may be faster."""
     split = Lines()
     while (left := end - f.tell()) > 0 and (data := f.read(min(left, _CHUNK_BYTES))):
         yield from split.feed(data)

@@ -1,7 +1,7 @@
-"""What an instance in a sandbox may reach beside its two servers: the endpoints of its manifest, each through a relay (relay.py).
+"""The network of an instance in a sandbox, beside its two servers: the endpoints of its manifest, each through a relay (relay.py).
 
-The sandbox keeps having no network but a loopback of its own. There the relay listens at an address for each host, to which a hosts
-file leads, so that any client library connects by the host's real name. Nothing else is there: no DNS, no other port, no UDP.
+The sandbox still has no network but a loopback of its own. On it the relay listens at one address per host; a hosts file gives these
+addresses, so that any client library connects by the host's real name. There is nothing else: no DNS, no other port, no UDP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from node_manager import proc
 from node_manager.drivers import relay
 from udo_protocol.errors import OperatorError
 
-# Where an instance's directory has them, in the place of those below /etc.
+# Their names in an instance's directory, to which the files below /etc lead.
 HOSTS, NSSWITCH = ".hosts", ".nsswitch.conf"
 FILES = ((HOSTS, "/etc/hosts"), (NSSWITCH, "/etc/nsswitch.conf"))
 _START_TIMEOUT_S = 10.0
@@ -27,7 +27,7 @@ _LOCAL = "localhost"
 
 
 def addresses(hosts: Sequence[str]) -> dict[str, str]:
-    """By host, where it is found inside: an IPv4 address at itself, a name at an address of its own on the loopback."""
+    """Host -> its address inside: an IPv4 address at itself, a name at an address of its own on the loopback."""
     found = {_LOCAL: "127.0.0.1"}
     for host in hosts:
         if host not in found:
@@ -44,7 +44,7 @@ def _is_address(host: str) -> bool:
 
 
 def start(instance: proc.ProcessId, directory: Path, endpoints: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A relay that listens, and ends when this process, whose network it serves, does. OperatorError if it cannot."""
+    """Start a relay; return it once it listens. It ends with the process, whose network it serves. OperatorError if it cannot."""
     asked = [(host, int(port)) for host, _, port in (e.rpartition(":") for e in endpoints)]
     inside = addresses([host for host, _ in asked])
     lines = [f"{address} {host}\n" for host, address in inside.items() if not _is_address(host)]

@@ -1,6 +1,6 @@
 """Instances as processes of this machine: own session, own directory, bounded by resident memory, number, open files, file size.
 
-In a sandbox where the host allows one (sandbox.py); without it an operator may do what the node manager's user may do.
+They run in a sandbox if the host allows one (sandbox.py); without it an operator may do what the node manager's user may do.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from udo_protocol.errors import OperatorError
 BUSY_SAMPLE_S, IDLE_SAMPLE_S = 0.1, 1.0
 # Raises an operator's chance to be chosen when the whole machine runs out of memory, before servers and Spark.
 OOM_SCORE = 500
-# Of one file: more than is written to a log before it is cut, at each sample. It keeps a mistake from filling the disk.
+# Bound on one file: more than is written to a log before it is cut, at each sample. It keeps a mistake from filling the disk.
 FILE_BYTES = 1 << 30
 _START_TIMEOUT_S = 20.0
 _SIGNALLED = 128
 
 
 def excess(allowance: Allowance, rss_bytes: int, processes: int) -> str:
-    """Why an instance that uses so much is killed; '' while it keeps within its allowance."""
+    """Why an instance with this use is killed; '' while it keeps within its allowance."""
     limit, most = allowance.memory_bytes, allowance.pids
     if limit and rss_bytes > limit:
         return (
@@ -64,7 +64,7 @@ class _Task:
         self.ended = Event()
 
     def watch(self) -> None:
-        """Until it is dead; then report how it ended and kill what it left in its group. May be begun again at any point."""
+        """Watch until it is dead; then report how it ended and kill what it left in its group. May be begun again at any point."""
         if (fd := proc.open_pidfd(self.main)) is not None:
             try:
                 poll = select.poll()
@@ -77,7 +77,7 @@ class _Task:
         self.finish()
 
     def sample(self) -> bool:
-        """Measure, enforce the memory limit, bound the log; whether it has worked since the last sample."""
+        """Measure, enforce the limits, bound the log; return whether it has worked since the last sample."""
         logfile.bound(self.log)
         rss, cpu_s, processes = proc.usage(self.process.pid)
         if self.allowance.memory_bytes and rss > self.allowance.memory_bytes and processes > 1:
@@ -93,7 +93,8 @@ class _Task:
         return busy
 
     def _shared_once(self, rss: int, limit: int) -> int:
-        """Less what several of its processes share: looked at for a twentieth of the time, and before it is said to exceed the limit."""
+        """`rss` without memory counted twice, as several of its processes share it. Measured for at most a twentieth of the time, and
+        whenever `rss` would exceed the limit."""
         if (begun := time.monotonic()) >= self._look_at or rss - self._counted_twice > limit:
             self._counted_twice = max(0, rss - proc.resident(self.process.pid))
             self._look_at = time.monotonic() + 20 * (time.monotonic() - begun)
@@ -110,7 +111,7 @@ class _Task:
         code = self.child.wait() if self.child else None
         if self.monitor is not None:
             proc.wait(self.monitor, _START_TIMEOUT_S)
-            code = _SIGNALLED - code if code and code > _SIGNALLED else code  # as the sandbox reports a signal
+            code = _SIGNALLED - code if code and code > _SIGNALLED else code  # a signal, as the sandbox reports it
         if self.relay is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.relay.wait(_START_TIMEOUT_S)  # it ends with the instance
@@ -128,7 +129,7 @@ class ProcessDriver:
 
     def __init__(self, sandbox: Sandbox | None = None, remark: str = "no sandbox: switched off") -> None:
         self._sandbox, self._remark = sandbox, remark
-        setpriv = shutil.which("setpriv")  # of util-linux, so on every Debian
+        setpriv = shutil.which("setpriv")  # part of util-linux, so on every Debian
         self._unprivileged = [setpriv, "--no-new-privs", "--"] if setpriv else []
         self._tasks: dict[str, _Task] = {}
         self._lock = Lock()
@@ -155,7 +156,7 @@ class ProcessDriver:
         return [*bound, *confining(self._sandbox, directory, cwd, python=python)]
 
     def sweep(self, known: Collection[str]) -> None:
-        """Nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
+        """Does nothing: a process without a handle cannot be told from others; without a manager it stops itself."""
 
     def start(self, spec: Spec, on_exit: OnExit) -> Handle:
         reading, writing = os.pipe()
@@ -192,7 +193,7 @@ class ProcessDriver:
         return handle
 
     def _identify(self, child: subprocess.Popen[bytes], told: io.RawIOBase, spec: Spec) -> dict[str, Any]:
-        """The sandbox's init, by which all in it is found and ended, and the process outside that waits for it."""
+        """The identity of the sandbox's init, by which all in it are found and ended, and of the process outside that waits for it."""
         text = b""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not text.rstrip().endswith(b"}"):
@@ -205,14 +206,14 @@ class ProcessDriver:
                 raise OperatorError(f"instance {spec.instance} cannot be started in its sandbox: {why}")
             text += part
         init = _identity(json.loads(text)["child-pid"])
-        # Until it has started the program it neither leads its group nor passes a signal on.
+        # Until the init has started the program it neither leads its group nor passes a signal on.
         while proc.alive(init) and len(list(proc.tree(init.pid))) < 2 and time.monotonic() < deadline:
             time.sleep(0.001)
         return {**asdict(init), "monitor": asdict(_identity(child.pid))}
 
     def recover(self, handle: Handle, allowance: Allowance, on_exit: OnExit) -> bool:
         if not proc.alive(_main(handle)):
-            proc.signal_group(_process(handle), 9)  # what outlived it in its sandbox
+            proc.signal_group(_process(handle), 9)  # processes that outlived it in its sandbox
             return False
         self._watch(handle, _Task(handle, allowance, on_exit, None))
         return True
@@ -267,7 +268,7 @@ class ProcessDriver:
 
 
 def _identity(pid: int) -> proc.ProcessId:
-    """Of a process just started; one that has already ended has no identity."""
+    """The identity of a process just started; pid and 0 if it has already ended."""
     return proc.identify(pid) or proc.ProcessId(pid, 0)
 
 
@@ -276,7 +277,8 @@ def _process(handle: Handle) -> proc.ProcessId:
 
 
 def _main(handle: Handle) -> proc.ProcessId:
-    """Whose end is the instance's: a sandbox's init stays for what the program has left behind, the process outside does not."""
+    """The process whose end is the instance's. A sandbox's init stays for processes that the program has left behind, the process outside
+    does not."""
     return _monitor(handle) or _process(handle)
 
 

@@ -1,7 +1,7 @@
-"""`python relay.py PIDFD NETNS PLACES`: lets an instance that has no network reach single endpoints, and ends with it.
+"""`python relay.py PIDFD NETNS PLACES`: lets an instance that has no network reach single endpoints, and ends with the instance.
 
-It listens in the instance's own network, where each endpoint has an address on the loopback, and connects from the node's. It passes
-bytes on and looks at none. PLACES is JSON: [[address inside, port, host outside], ...]. Needs nothing but the standard library.
+It listens in the instance's own network, where each endpoint has an address on the loopback, and connects from the node's. It passes bytes
+on and inspects none. PLACES is JSON: [[address inside, port, host outside], ...]. Needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 
 READY = b"ready\n"
 _CONNECT_TIMEOUT_S = 10.0
-# Of one instance at a time; what comes above is reset.
+# Connections of one instance at a time; any more are reset.
 _MOST_CONNECTIONS = 256
 _BACKLOG = 64
 _PIECE_BYTES = 1 << 16
@@ -33,7 +33,8 @@ _OK = b"+"
 
 
 def listeners(netns: int, places: list[tuple[str, int]]) -> list[socket.socket]:
-    """Sockets that listen at these places of that network; OSError says why not. Made by a child: who enters a network stays there."""
+    """Sockets that listen at these places of that network; OSError with the reason if they cannot. A child makes them, since a process that
+    enters a network stays there."""
     ours, theirs = socket.socketpair()
     if (child := os.fork()) == 0:
         try:
@@ -53,7 +54,7 @@ def listeners(netns: int, places: list[tuple[str, int]]) -> list[socket.socket]:
 
 
 def _enter(netns: int) -> None:
-    """The network, with the rights that its owner has in it: those of the user namespace it was made in."""
+    """Enter the network, with the rights that its owner has in it: those of the user namespace it was made in."""
     libc = ctypes.CDLL(None, use_errno=True)
     for fd, kind in ((fcntl.ioctl(netns, _NS_GET_USERNS), _CLONE_NEWUSER), (netns, _CLONE_NEWNET)):
         if libc.setns(fd, kind):
@@ -72,7 +73,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def _give(any_socket: socket.socket, address: str) -> None:
-    """The loopback also has this address, alone."""
+    """Give the loopback this address, alone, beside its own."""
     name = b"lo:" + socket.inet_aton(address).hex().encode()
     for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.255")):
         fcntl.ioctl(any_socket, request, struct.pack("16sHH4s16x", name, socket.AF_INET, 0, socket.inet_aton(value)))
@@ -85,7 +86,7 @@ class Relay:
         self._open = 0
 
     async def take(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection to host:port. What cannot be connected to is reset, and said in the instance's log."""
+        """Relay one connection to host:port. If that cannot be reached, reset the connection and say so in the instance's log."""
         self._open += 1
         try:
             if self._open > _MOST_CONNECTIONS:
@@ -114,18 +115,18 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def serve(pidfd: int, found: list[tuple[socket.socket, str, int]]) -> None:
-    """Until the instance is gone."""
+    """Relay until the instance is gone."""
     gone, relay = asyncio.Event(), Relay()
     asyncio.get_running_loop().add_reader(pidfd, gone.set)
     for listener, host, port in found:
         await asyncio.start_server(partial(relay.take, host, port), sock=listener)
     os.write(1, READY)
     await gone.wait()
-    os._exit(0)  # connections end with it; asyncio would tell of each in the instance's log that it was cancelled
+    os._exit(0)  # connections end with it; asyncio would write into the instance's log that each was cancelled
 
 
 def main() -> None:
-    """Relay until the process ends that the first argument (a pidfd) stands for."""
+    """Relay until the process behind the first argument (a pidfd) ends."""
     pidfd, netns, places = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     try:
         made = listeners(netns, [(address, port) for address, port, _ in places])

@@ -1,8 +1,8 @@
 """A view of its own for an instance's process, as far as the host allows one: by bubblewrap, else by Landlock.
 
-bubblewrap: no network (network.py opens single endpoints), no other processes, no files but the system's programs, the runtime, its
-own directory and the servers' sockets, all of them read-only; a bounded /tmp and /dev/shm to write in. Landlock: the same files and a
-scratch directory, no TCP. What comes of it is tried at start from inside; nothing is assumed.
+bubblewrap: no network (network.py opens single endpoints), no other processes, no files but the system's programs, the runtime, its own
+directory and the servers' sockets, all of them read-only; a bounded /tmp and /dev/shm to write in. Landlock: the same files and a scratch
+directory, no TCP. The result is tested at start from inside; nothing is assumed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from node_manager.drivers.base import Capabilities
 from node_manager.drivers.users import NAME, files, of_this_process
 
 PROGRAM = "bwrap"
-# Each of the two places an operator can write to: memory, on top of its own.
+# Size of each of the two places an operator can write to; they take memory, on top of its own.
 TMP_BYTES = 64 << 20
 _HOME = "/tmp"
-# For a node manager that runs as root: the unprivileged user inside.
+# The unprivileged user inside, for a node manager that runs as root.
 _UNPRIVILEGED = "65532"
 _PROBE_TIMEOUT_S = 20.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# What programs need to find their libraries, the local time, whom to trust and what ports are called, and the settings without which
+# The files by which programs find their libraries, the local time, certificates to trust and names of ports, and the settings without which
 # Debian's JVMs do not start; nothing else of /etc is shown.
 _ETC = (
     *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/services", "/etc/protocols"),
@@ -86,21 +86,21 @@ class Sandbox(Protocol):
     """A sandbox: how the command of an instance is wrapped."""
 
     capabilities: Capabilities
-    user: str  # as whom the program finds itself
-    # Whether the program is started by one that stays outside and tells, on the descriptor it is given, whose child leads it.
+    user: str  # name of the program's user, as it sees it
+    # Whether a process that stays outside starts the program, and reports on the descriptor it is given which child of its own leads it.
     monitored: bool
 
     def command(self, directory: Path, info_fd: int = -1) -> list[str]:
-        """To be put in front of a program that runs in its directory."""
+        """The command to put in front of a program that runs in its directory."""
 
     def scratch(self, directory: Path) -> list[str]:
-        """Where it may write; the first is its home."""
+        """The folders that it may write to; the first is its home."""
 
 
 @dataclass
 class Bubblewrap:
-    """Namespaces of its own. `shared`: what it sees beside the system and its own directory, at the same place; `runtime`: those of them
-    that a Python program needs; `users`: files that name its user, by their place inside."""
+    """A sandbox of namespaces. `shared`: paths that it sees beside the system and its own directory, at the same place; `runtime`: those of
+    them that a Python program needs; `users`: files that name its user, by their place inside."""
 
     program: str
     shared: tuple[Path, ...]
@@ -126,7 +126,7 @@ class Bubblewrap:
             c += ["--ro-bind-try", name, name]
         for inside, found in self.users.items():
             c += ["--ro-bind", found, inside]
-        for own, name in network.FILES:  # there once it has a network
+        for own, name in network.FILES:  # they exist once it has a network
             c += ["--symlink", str(directory / own), name]
         c += ["--proc", "/proc", "--dev", "/dev"]
         for name in self.scratch(directory):
@@ -139,7 +139,7 @@ class Bubblewrap:
 
 @dataclass
 class Landlock:
-    """This machine with most of its files out of reach. `shared`, `runtime`: as above."""
+    """This machine with most of its files out of reach. `shared`, `runtime`: as in Bubblewrap."""
 
     shared: tuple[Path, ...]
     runtime: tuple[Path, ...] = ()
@@ -157,8 +157,8 @@ class Landlock:
 
 
 def confining(box: Sandbox, directory: Path, cwd: Path, shared: Iterable[Path] = (), *, python: bool = False) -> list[str]:
-    """To be put in front of a program that is started in `cwd` and sees this, `directory`, `shared` and the system's programs, and with
-    `python` the Python runtime: the operator of an engine, which is trusted and stays outside. It ends with who starts it."""
+    """The command to put in front of an operator's program, whose engine is trusted and stays outside. The program is started in `cwd`, and
+    sees that, `directory`, `shared`, the system's programs, and with `python` the Python runtime. It ends with its parent."""
     if not isinstance(box, Bubblewrap | Landlock):
         return box.command(directory)
     seen = (*(box.runtime if python else ()), *(path for path in (cwd, *shared) if not path.is_relative_to(directory)))
@@ -170,7 +170,7 @@ def confining(box: Sandbox, directory: Path, cwd: Path, shared: Iterable[Path] =
 
 
 def find(sockets: Path, runtime: Path) -> tuple[Sandbox | None, str]:
-    """The best one this host allows, or None, and a sentence about it. `runtime`: a directory of links in the node's home."""
+    """The best sandbox that this host allows, or None, and a sentence about it. `runtime`: a directory of links in the node's home."""
     home = runtime.parent.absolute()
     python = _outermost([runtime, *_python(), *(p.resolve() for p in runtime.rglob("*") if p.is_symlink())])
     shared = _outermost([sockets, *python])
@@ -214,7 +214,7 @@ def _python() -> list[Path]:
 
 
 def _outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Each once, without those inside another or of the system."""
+    """Each path once, without those inside another one or below /usr."""
     kept: list[Path] = []
     for path in sorted({p.absolute() for p in paths}, key=lambda p: len(p.parts)):
         if not any(path.is_relative_to(k) for k in [*kept, Path("/usr")]):
@@ -223,7 +223,7 @@ def _outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _probe(box: Sandbox) -> dict[str, bool]:
-    """What holds inside, tried against real things outside: a file, sockets, a process."""
+    """Capability -> whether it holds inside, tried against real things outside: a file, sockets, a process."""
     with tempfile.TemporaryDirectory(prefix="udo-") as name:
         outside, own = Path(name) / "outside", Path(name) / "own"
         outside.mkdir()

@@ -1,4 +1,4 @@
-"""The user that an operator finds itself as where its sandbox or container has no users of its own: one with a name, a home and a shell."""
+"""The user of an operator whose sandbox or container has no users of its own: one with a name, a home and a shell."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 NAME = "udo"
 _SHELL = "/bin/sh"
-# Who else a program may expect.
+# Other users that a program may expect.
 _PASSWD = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 _GROUP = "root:x:0:\nnogroup:x:65534:\n"
 
 
 def files(directory: Path, user: int, group: int, home: str) -> dict[str, str]:
-    """Writes what names them into the directory: each file's place inside, and where it lies."""
+    """Write the files that name the users into the directory; return each file's place inside -> its path."""
     directory.mkdir(mode=0o755, exist_ok=True)
     texts = {"passwd": f"{_PASSWD}{NAME}:x:{user}:{group}:{NAME}:{home}:{_SHELL}\n", "group": f"{_GROUP}{NAME}:x:{group}:\n"}
     for name, text in texts.items():
@@ -34,5 +34,5 @@ def of_this_process() -> str:
 
 
 def environment(name: str) -> dict[str, str]:
-    """The variables that say who somebody is."""
+    """The variables that name a process's user."""
     return {"USER": name, "LOGNAME": name, "SHELL": _SHELL}

@@ -1,4 +1,4 @@
-"""The process that unpacks one layer: the blob is its standard input, what came of it one line of JSON on standard output.
+"""The process that unpacks one layer: the blob is its standard input, the outcome one line of JSON on standard output.
 
 It limits itself before it reads the first byte, and ends when its node manager has ended. Standard library only: it starts in
 20 ms. Its arguments: a JSON object with `prefix`, `into`, `bytes`, `entries`, `cpu_s`, `memory_bytes`, `reserve_bytes` and `parent`.
@@ -19,17 +19,17 @@ from typing import IO, Any
 from node_manager.images.tree import unpack
 from udo_protocol.formats.strict_tar import TarRefused
 
-# Unpacking may take long; what serves events goes first.
+# Unpacking may take long; processes that serve events go first.
 _NICE = 5
 _OPEN_FILES = 16
 # No core files: the content is from elsewhere, and a dump of it is useless here.
 _CORE_BYTES = 0
-# What says something about the node, not about the layer.
+# Errors that say something about the node, not about the layer.
 _OF_NODE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def limit(cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
-    """For the whole life of this process. The kernel ends it by SIGXCPU; too much memory, or too large a file, raises."""
+    """Bound this process for its whole life. At `cpu_s` the kernel ends it by SIGXCPU; too much memory, or too large a file, raises."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # raises as well
     for which, most in (
         (resource.RLIMIT_CPU, cpu_s),
@@ -43,7 +43,7 @@ def limit(cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
 
 
 def outcome(blob: IO[bytes], wish: Mapping[str, Any], alive: Callable[[], None] = lambda: None) -> dict[str, object]:
-    """Unpack it: `bytes` and `entries`, or `refused` with the reason, or `node` with what is wrong here."""
+    """Unpack it; return `bytes` and `entries`, or `refused` with the reason, or `node` with the fault of this node."""
     try:
         with gzip.open(blob, "rb") as plain:
             size, entries = unpack(plain, wish["prefix"], wish["into"], wish["bytes"], wish["entries"], alive)
@@ -54,7 +54,7 @@ def outcome(blob: IO[bytes], wish: Mapping[str, Any], alive: Callable[[], None] 
         return {"node" if e.errno in _OF_NODE else "refused": e.strerror or str(e)}
     except MemoryError:
         return {"refused": f"unpacking it takes more than {wish['memory_bytes'] >> 20} MiB of memory"}
-    except Exception as e:  # whatever it is, it came of this layer
+    except Exception as e:  # any other error comes of this layer
         return {"refused": f"it is damaged: {type(e).__name__}: {e}"}
 
 
