@@ -1,7 +1,7 @@
-"""The node manager without its wire: puts the parts together, starts and stops them, and begins and ends deployments.
+"""The node manager without its RPC services: assembles the parts, starts and stops them, and begins and ends deployments.
 
-What is wanted outlives everything: a manager that starts adopts what runs, then brings the rest about. It needs no
-registry for what it has already been told and pulled.
+The wanted deployments outlive every manager: one that starts adopts the instances that run, then starts the rest. It needs no registry for
+deployments that it was told of and images that it has pulled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Manager:
         self.settings, self.catalogue = settings, catalogue
         self.started_at = datetime.now(UTC)
         self.metrics_address = ""
-        self.incarnation = ""  # which node of its name it is: that of its state server, once that runs
+        self.incarnation = ""  # tells nodes of one name apart: that of its state server, once that runs
         self.servers = Servers(settings, self._server_restarted)
         self.listen = ""  # HOST:PORT for other hosts, once the home is this manager's
         self.relay = TlsRelay(settings.home, settings.queue_listen, settings.certificates, self.servers.socket("queue"))
@@ -96,7 +96,7 @@ class Manager:
         self._lock_fd = -1
 
     def lock_home(self) -> None:
-        """Conflict if another node manager has this home; Unavailable if it is of a format that cannot be used."""
+        """Conflict if another node manager has this home; Unavailable if its format cannot be used."""
         self.settings.prepare()
         taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
         self._lock_fd = lock(self.settings.home / "lock", taken)
@@ -105,7 +105,7 @@ class Manager:
         self.relay.settle()
 
     def start(self) -> None:
-        """Adopt what a former manager left, then bring about what is wanted."""
+        """Adopt the instances of a former manager, then start the rest of what is wanted."""
         self.images.clean()
         self.servers.start()
         self.relay.start()
@@ -119,7 +119,7 @@ class Manager:
         self.neighbours.start()
 
     def stop(self) -> None:
-        """Stop all instances and servers; what is wanted stays on disk for the next start."""
+        """Stop all instances and servers; the wanted deployments stay on disk for the next start."""
         self.monitor.stop()
         self.neighbours.stop()
         self.scale_outs.stop()
@@ -163,10 +163,10 @@ class Manager:
         in_all: int = 1,
         made: int | None = None,
     ) -> str:
-        """Make it callable and wait for it; the same again changes nothing. Answers the instance.
+        """Make the operator callable and wait for it; the same call again changes nothing. Return the instance's name.
 
-        `slots` are those of a new keyed deployment, which keeps them; other ones are scaled. `in_all`: on all nodes that it is spread over.
-        `made`: its number at the registry.
+        `slots`: the number for a new keyed deployment; any other deployment is scaled. `in_all`: the number on all nodes that it is spread
+        over. `made`: the deployment's number at the registry.
         """
         image = self.images.get(operator, version, digest)
         InstanceConfig.parse(config)
@@ -192,7 +192,7 @@ class Manager:
         return instance
 
     def ask_slots(self, name: str, count: int, wait_s: float) -> None:
-        """Somebody asks for that many slots. In mode auto the number goes its own way from there: only another one counts as asked for."""
+        """Scale to the number of slots asked for. In mode auto the number then changes by itself: only a request for another one counts."""
         deployment = self.deployments.find(name)
         Elasticity.parse(deployment.config.get("elasticity"))
         controlled = self.plant.controlled(deployment)
@@ -204,9 +204,9 @@ class Manager:
                 self.deployments.save()
 
     def take_over(self, name: str) -> None:
-        """Give a deployment that is here the slots of nodes that were lost, of which this node has copies.
+        """Give a deployment that is here the slots of lost nodes, of which this node has copies.
 
-        A deployment whose slots were given to other nodes since is removed, with its state. Unavailable as Copies.slots.
+        A deployment whose slots were given to other nodes since is removed, with its state. Unavailable as in Copies.slots.
         """
         deployment = self.deployments.find(name)
         try:
@@ -226,9 +226,9 @@ class Manager:
                 slot.serve(wanted)
 
     def undeploy(self, name: str, source: str = "local", *, drop_state: bool = True) -> None:
-        """Stop its instances and remove all its slots left behind.
+        """Stop its instances and remove all that its slots hold.
 
-        Without `drop_state`, Conflict if keyed sessions or dead letters are among it.
+        Without `drop_state`, Conflict if they hold keyed sessions or dead letters.
         """
         deployment = self.deployments.find(name)
         if source == "local":
@@ -243,9 +243,9 @@ class Manager:
             done.result(self.settings.stop_grace_s + 15)
 
     def remove_former(self, name: str, operator: str, made: int | None) -> None:
-        """Undeploy what has that name here if it is another deployment than the one that is wanted, which this node was not told of.
+        """Undeploy a deployment of that name which is not the wanted one, but a former one whose end this node was not told of.
 
-        `made` is the wanted one's number (None: a registry that gives no numbers). What has none here is the wanted one, and takes it.
+        `made`: the wanted one's number (None: a registry that gives no numbers). A deployment without a number is the wanted one.
         """
         with self.deployments.lock:
             deployment = self.deployments.get(name)
@@ -259,9 +259,9 @@ class Manager:
             self.undeploy(name, source="registry")
 
     def leave(self, name: str, stopping: Event) -> None:
-        """Remove a deployment over nodes that has no slots on this node any more; after a step, when no lane is open any more."""
+        """Remove a deployment over nodes that has no slots on this node any more; during a step, once no lane is open any more."""
         deployment, placed = self.deployments.find(name), self.across.find(name)
-        if placed is not None and placed.step is not None:  # until that is over it gets no new slot here
+        if placed is not None and placed.step is not None:  # until the step is over the deployment gets no new slot here
             self.scaling.wait_unused(deployment, stopping)
         self.undeploy(name, source="registry")
 
@@ -282,7 +282,7 @@ class Manager:
         raise Conflict(f"deployment {name!r} holds {held}, which would be lost. {remedy}")
 
     def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[MirrorFindings]:
-        """Let a version answer beside the serving one, on this node, and tell what differs. What serves is not touched."""
+        """Let a version answer beside the serving one, on this node, and yield the differences. Serving is not affected."""
         deployment = self.deployments.find(name)
         wanted = self.deployments.wanted(deployment, version, digest)
         if wanted.image.manifest.key:

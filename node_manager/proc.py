@@ -1,6 +1,6 @@
 """An operating system process by identity: pid and start time, so that a reused pid is never mistaken for it.
 
-Deaths are learnt from pidfds, never by polling. Linux only, like the embedded servers.
+Deaths are noticed by pidfds, never by polling. Linux only, like the embedded servers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def signal_group(process: ProcessId, signum: int) -> None:
 
 
 def terminate(process: ProcessId, grace_s: float) -> bool:
-    """SIGTERM to its group, SIGKILL after `grace_s`; what it leaves in the group is killed too. True if it went by itself."""
+    """SIGTERM to its group, SIGKILL after `grace_s`, also to what is left of the group. True if it ended within the grace."""
     signal_group(process, signal.SIGTERM)
     gone = wait(process, grace_s)
     signal_group(process, signal.SIGKILL)
@@ -108,9 +108,9 @@ def usage(pid: int) -> tuple[int, float, int]:
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process and its descendants, those that several of them share counted once: some 40 ms per GiB.
+    """Resident bytes of a process and its descendants, memory that several of them share counted once: some 40 ms per GiB.
 
-    What the kernel does not tell of a process counts as its alone.
+    If the kernel does not tell a process's share, all its memory counts.
     """
     found = 0
     for p in tree(pid):

@@ -1,7 +1,7 @@
-"""Brings about what the registry wants, and reports. A registry that is away stops nothing: what was told last stays wanted.
+"""Brings about what the registry wants, and reports. While the registry is away nothing stops: the last wanted state stays in effect.
 
-One thread reads the wanted state by long poll, one beats; each deployment's work runs in a thread of its own, one piece
-at a time, so that a slow start delays no other deployment.
+One thread reads the wanted state by long poll, one sends heartbeats; each deployment's work runs in a thread of its own, one piece at a
+time, so that a slow start delays no other deployment.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _log = structlog.get_logger()
 POLL_S = 25
 # A node counts as away 10 s after its last report, so it sends a heartbeat at least this often.
 BEAT_S = 2.5
-# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was
-# refused is not, before something changes.
+# A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was refused
+# is not, before something changes.
 _AGAIN_S = 15.0
-# Of the message of an unexpected error.
+# Bound on the message of an unexpected error.
 _TOLD_CHARS = 2000
 _DEPLOY_WAIT_S = 120.0
 _WORKERS = 8
@@ -55,15 +55,15 @@ class Reconciler:
         self._retrying = partial(keep_asking, self._stopping)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         self._lock = Lock()
-        self._changed = Condition(self._lock)  # of _latest
+        self._changed = Condition(self._lock)  # notified when _latest changes
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
-        self._done: dict[str, Any] = {}  # deployment -> what was last worked on to its end
-        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> what it serves, how it fared when last told
-        self._again: dict[str, float] = {}  # deployment -> when what failed is tried again (monotonic)
+        self._done: dict[str, Any] = {}  # deployment -> the last wish that was carried out
+        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> (wish that it serves, condition last reported)
+        self._again: dict[str, float] = {}  # deployment -> time of the next try after a failure (monotonic)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         self._manager.lanes.wanted = None
         loops = {
             "wanted": self._read_wanted,
@@ -121,7 +121,7 @@ class Reconciler:
         self._retrying(read, "wanted", self._manager.lanes.unheard)
 
     def _replicate(self) -> None:
-        """Follow what the registry says about replicas, and tell it which ones hold all that was ENDed."""
+        """Follow the registry's decisions about replicas, and report the replicas that hold all that was ENDed."""
 
         def settle() -> None:
             self._told_placements.wait(in_step.LOOK_S if self._manager.across.replicated else POLL_S)
@@ -131,7 +131,7 @@ class Reconciler:
         self._retrying(settle, "replicas")
 
     def _observe(self) -> None:
-        """While there are canaries: tell the registry what they count, which decides."""
+        """While there are canaries: report their counts to the registry, which decides."""
 
         def observe() -> None:
             with self._changed:
@@ -152,7 +152,7 @@ class Reconciler:
         self._retrying(observe, "canaries")
 
     def _follow_conditions(self) -> None:
-        """Tell the registry how deployments fare that serve: when that changes, and at most once in _OBSERVE_S each."""
+        """Report the condition of serving deployments to the registry: when it changes, and at most once in _OBSERVE_S each."""
 
         def look() -> None:
             for name, (wish, told) in list(self._told.items()):
@@ -164,7 +164,7 @@ class Reconciler:
         self._retrying(look, "conditions")
 
     def _tell_condition(self, name: str, wish: Mapping[str, Any], condition: tuple[str, str]) -> None:
-        """As a piece of the deployment's work: what an update says behind it comes behind it."""
+        """Report as a piece of the deployment's work, so that later reports of an update arrive after this one."""
         with self._lock:
             if name in self._busy:
                 return
@@ -201,7 +201,7 @@ class Reconciler:
         self._pool.submit(supervised.run, "reconcile", lambda: self._until_settled(name), self._stopping, name)
 
     def _until_settled(self, name: str) -> None:
-        """One deployment: work on the newest wish until there is none that has not been worked on."""
+        """Carry out the newest wish for one deployment, until the newest one is done or is to be tried again later."""
         while not self._stopping.is_set():
             with self._lock:
                 wish = self._latest[name]
@@ -215,7 +215,7 @@ class Reconciler:
             with self._lock:
                 if settled:
                     self._done[name] = wish
-                elif self._latest[name] is wish:  # until then the thread works for another wish
+                elif self._latest[name] is wish:  # else this thread goes on with a newer wish
                     self._busy.discard(name)
                     self._later(name)
                     return
@@ -238,7 +238,7 @@ class Reconciler:
                 self._work(name)
 
     def _failed(self, wish: Mapping[str, Any], e: Exception) -> bool:
-        """Tell the registry why; whether there is nothing more to be done about this wish."""
+        """Tell the registry the reason; return whether there is nothing more to be done about this wish."""
         text, code = str(e), e.code if isinstance(e, UdoError) else UdoError.code
         if not isinstance(e, UdoError):
             supervised.failed("reconcile", wish["name"])
@@ -290,12 +290,12 @@ class Reconciler:
         return True
 
     def _deploy(self, wish: Mapping[str, Any], config: dict[str, Any], slots: int) -> str:
-        """Serve the wanted version here in so many slots; the instance."""
+        """Serve the wanted version here in so many slots; return the instance."""
         known = wish["name"], wish["operator"], wish["version"], wish["digest"]
         return self._manager.deploy(*known, config, _DEPLOY_WAIT_S, "registry", slots, self._manager.across.in_all(wish), wish.get("made"))
 
     def _elsewhere(self, wish: Mapping[str, Any], update: Mapping[str, Any] | None) -> bool:
-        """None of its slots is on this node, which only tells producers where they are."""
+        """Settle a deployment without slots on this node, which then only tells producers where they are."""
         with contextlib.suppress(NotFound):
             self._manager.leave(wish["name"], self._stopping)
         self._manager.lanes.unserved.pop(wish["name"], None)
@@ -307,7 +307,7 @@ class Reconciler:
         return True
 
     def _instead(self, name: str, digest: str) -> str:
-        """Says which other version continues to serve."""
+        """A sentence that names the other version that continues to serve; '' if there is none."""
         with contextlib.suppress(NotFound):
             slot = self._manager.deployments.find(name).slot
             if slot.wanted is not None and slot.view().owner and slot.wanted.image.digest != digest:
@@ -315,7 +315,7 @@ class Reconciler:
         return ""
 
     def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
-        """One phase of a two-phase update."""
+        """Carry out one phase of a two-phase update."""
         name, version, digest = wish["name"], update["version"], update["digest"]
         manager, old = self._manager, dict(wish["config"])
         config = {**old, **(update.get("config") or {})}
@@ -327,11 +327,11 @@ class Reconciler:
             except NotFound:
                 there = self._serve_old(wish, old)
         if update["phase"] == "canary":
-            manager.updates.discard(name)  # of a former update that came to nothing
+            manager.updates.discard(name)  # left by a former update that came to nothing
             manager.canaries.start(name, update["id"], version, digest, config, float(update["percent"]))
             self._report(wish, "ready", phase="ready", **step)
             with self._changed:
-                self._changed.notify_all()  # who tells what it counts
+                self._changed.notify_all()  # wakes the thread that reports counts
         elif update["phase"] == "prepare":
             if there:
                 manager.updates.prepare(name, version, digest, config, check=False)
@@ -341,7 +341,7 @@ class Reconciler:
         else:
             try:
                 instance = manager.updates.promote(name, version, digest, config)
-            except Conflict:  # not prepared by this manager: it was started meanwhile, or the standby died
+            except Conflict:  # not prepared by this manager, which is new, or the standby died
                 instance = manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
                 instance = self._deploy({**wish, "version": version, "digest": digest}, config, manager.across.slots_here(wish))
@@ -349,24 +349,24 @@ class Reconciler:
         return True
 
     def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
-        """Before an update: False if there is nothing to serve until then, since the old version's image is refused."""
+        """Serve the old version before an update; False if there is nothing to serve until then, since its image is refused."""
         try:
             self._deploy(wish, config, self._manager.across.slots_here(wish))
         except Refused:
-            if wish["update"]["phase"] == "canary":  # of what share, then
+            if wish["update"]["phase"] == "canary":  # there would be nothing to take a share of
                 raise
             return False
         return True
 
     def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
-        """Tell the registry; while it is unavailable, retry until something else is wanted, since the registry would not ask for it."""
+        """Report to the registry; while it is unavailable, retry until something else is wanted, since it would not ask for the report."""
         while not self._tell(wish, state, detail, **more):
             with self._changed:
                 if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), RETRY_MOST_S):
                     return
 
     def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
-        """Whether there is nothing more to tell: the registry knows, or does not want to."""
+        """Report once. Return whether there is nothing more to report: the registry knows, or does not want to."""
         name = wish["name"]
         told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
         try:

@@ -14,7 +14,7 @@ from udo_protocol import supervised
 from udo_protocol.errors import UdoError, Unavailable
 
 _log = structlog.get_logger()
-# Much sooner than a node counts as away.
+# Pauses between tries, much shorter than the time after which a node counts as away.
 _RETRY_FIRST_S, RETRY_MOST_S = 0.2, 3.0
 
 
@@ -22,24 +22,24 @@ class RegistryCalls(Catalogue, Protocol):
     """See the module."""
 
     def wanted(self, node: str, after: int, wait_s: float, incarnation: str) -> Mapping[str, Any]:
-        """`{generation, deployments}`; answers at once if the generation is newer than `after`. Conflict, here and below: there is another
-        node of this name, with another incarnation."""
+        """Return `{generation, deployments, moved, addresses}`, at once if the generation is newer than `after`. Conflict, here and below:
+        there is another node of this name, with another incarnation."""
 
     def report(self, node: str, deployment: str, **report: Any) -> Any:
-        """What became of a deployment or of a step of its update here."""
+        """Report the state of a deployment, or of a step of its update, on this node."""
 
     def heartbeat(self, node: str, **properties: Any) -> Any:
         """Tell the registry that the node is alive, and what it has."""
 
     def leave(self, node: str, incarnation: str) -> Any:
-        """The node stops regularly."""
+        """Tell the registry that the node stops regularly."""
 
     def in_step(self, deployment: str, *, node: str, replica: str, place: int, version: int) -> Mapping[str, Any]:
-        """A replica holds what its slot on this node has ENDed; the placement after that."""
+        """Report that a replica holds what its slot on this node has ENDed; return the placement after that."""
 
 
 def keep_asking(stopping: Event, step: Callable[[], None], what: str, failed: Callable[[str], None] = lambda _: None) -> None:
-    """Run `step` over and over; a registry that is away, or refuses, is asked again ever more rarely, and `failed` is told why."""
+    """Run `step` over and over; a registry that is away, or refuses, is asked ever more rarely, and `failed` gets the reason."""
     pause_s = 0.0
     while not stopping.is_set():
         try:

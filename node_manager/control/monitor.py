@@ -39,7 +39,7 @@ _STOP_S = 5.0
 
 
 class Monitor:
-    """The looks of one node. Methods may be called from any thread; `listeners` are called with the time after each round, in its thread."""
+    """The looks of one node. Methods may be called from any thread; `listeners` get the time after each round, in its thread."""
 
     def __init__(self, servers: Servers, driver: Driver, deployments: Deployments, meter: Meter, window_s: float) -> None:
         self._servers, self._driver, self._deployments, self._meter = servers, driver, deployments, meter

@@ -1,7 +1,7 @@
 """Operator images on this node: pulled by digest from the registry, checked, unpacked once, never changed.
 
-`images/<digest>/` holds `manifest.json`, `layers.json`, `code/` and `deps/`; it appears whole or not at all. Layers are not
-trusted: a process of its own unpacks each, and no lock is held meanwhile. Whole images are the driver's to pull.
+`images/<digest>/` holds `manifest.json`, `layers.json`, `code/` and `deps/`; it appears whole or not at all. Layers are not trusted: a
+process of its own unpacks each, and no lock is held meanwhile. Whole images are pulled by the driver.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from node_manager.images.unpack import PREFIXES, require_space, unpack
 from udo_protocol.errors import OperatorError, ProtocolError, Refused, UdoError, Unavailable, UsageError
 from udo_protocol.formats.manifest import Manifest, parse
 
-# Images that nothing here uses are kept for a rollback, this many.
+# This many of the latest images are kept for a rollback, even if nothing here uses them.
 KEPT = 20
-# Reasons of refusals, one per version that was refused since this node manager started.
+# Reasons of refusals that are kept, one per version refused since this node manager started.
 REFUSALS_KEPT = 1000
-# What is being pulled, or removed: never an image, and gone with the next start.
+# The prefix of an image that is being pulled, or removed: never used as an image, and gone with the next start.
 _DRAFT = ".pull-"
 _log = structlog.get_logger()
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 
 
 class Source(Protocol):
-    """Where images come from: udo_protocol.registry.api.Registry."""
+    """The source of images: udo_protocol.registry.api.Registry."""
 
     def version(self, name: str, ref: str) -> Mapping[str, Any]:
         """`{name, version, digest, manifest, layers: [{digest, size, kind}]}`."""
@@ -59,7 +59,7 @@ class OperatorImage:
 
     @property
     def reference(self) -> str:
-        """`name@sha256:…`: what to pull from the registry to get the whole image."""
+        """`name@sha256:…`, by which the registry gives the whole image."""
         return f"{self.manifest.name}@{self.digest}"
 
     @property
@@ -84,7 +84,7 @@ class OperatorImage:
 
 
 def require_match(manifest: Manifest, mine: str = OWN_PYTHON_TAG, *, interpreter: bool = True) -> None:
-    """OperatorError if its dependencies were resolved for another platform, or interpreter if that counts, than this node's."""
+    """OperatorError if its dependencies were resolved for another platform than this node's, or with `interpreter` for another Python."""
     tag, where = manifest.python_tag if interpreter else "", manifest.platform
     os_name, machine = platform.system().lower(), platform.machine().lower()
     fits_python = tag in ("", mine) or tag.startswith("py3")
@@ -107,26 +107,26 @@ def _require_digest(path: Path, digest: str) -> None:
 
 
 class Images:
-    """The images of one node. `whole`: its driver runs whole images, so those without a code layer are fine."""
+    """The images of one node. `whole`: its driver runs whole images, so an image needs no code layer."""
 
     def __init__(self, directory: Path, source: Source | None = None, *, whole: bool = False, python_tag: str = OWN_PYTHON_TAG) -> None:
         self._directory, self._source, self._whole, self._python_tag = directory, source, whole, python_tag
         self._known: dict[str, OperatorImage] = {}
-        self._pulls: dict[str, Future[OperatorImage]] = {}  # digest -> what all who want it wait for
-        self._refused: dict[str, str] = {}  # digest -> why
+        self._pulls: dict[str, Future[OperatorImage]] = {}  # digest -> the result that all its callers wait for
+        self._refused: dict[str, str] = {}  # digest -> reason
         self._read: set[str] = set()  # digests of images whose files have been read and compared
         self._lock = Lock()
-        self._mending: dict[str, Lock] = {}  # digest -> held by who looks at it
+        self._mending: dict[str, Lock] = {}  # digest -> held while the image is checked
 
     def clean(self) -> None:
-        """Remove what a node manager that was killed left unfinished; for the one that has the home, before its first `get`."""
+        """Remove what a killed node manager left unfinished. For the manager that holds the home, before its first `get`."""
         for draft in self._directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft, ignore_errors=True)
 
     def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> OperatorImage:
-        """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused say why not.
+        """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused if it cannot be had.
 
-        `again=False`: for requests that come by themselves, again and again; what was refused once stays refused for them.
+        `again=False`: for requests that repeat by themselves; a version that was refused once stays refused for them.
         """
         with self._lock:
             image = self._local(digest) if digest else self._by_version(operator, version)
@@ -135,7 +135,7 @@ class Images:
         return image
 
     def mend(self, image: OperatorImage) -> None:
-        """Before it is used: what is damaged of it on disk is fetched again. OperatorError if that cannot be."""
+        """Check the image before it is used, and fetch it again if it is damaged on disk. OperatorError if it cannot be."""
         with self._lock:
             alone = self._mending.setdefault(image.digest, Lock())
         with alone:
@@ -152,7 +152,7 @@ class Images:
                 raise OperatorError(f"{there}, and it cannot be fetched again: {e}") from e
 
     def _pulled(self, operator: str, ref: str, again: bool) -> OperatorImage:
-        """Pulled by the first caller; concurrent callers for the same image share the result, and other callers do not wait."""
+        """Pull the image for the first caller; concurrent callers for the same one share the result, and other callers do not wait."""
         if self._source is None:
             raise Unavailable(f"operator {operator}@{ref} is not on this node, which has no registry; start it with --registry URL")
         found = self._source.version(operator, ref)
@@ -191,7 +191,7 @@ class Images:
             )
 
     def prune(self, used: set[str], kept: int = KEPT) -> list[str]:
-        """Remove all but the `used` images and the `kept` latest ones; references of those removed."""
+        """Remove all but the `used` images and the `kept` latest ones; return references of those removed."""
         removed, gone = [], []
         with self._lock:
             found = sorted(self._directory.glob("sha256-*"), key=lambda p: p.stat().st_mtime, reverse=True)
@@ -258,7 +258,7 @@ class Images:
             (new / "layers.json").write_text(json.dumps(list(layers)), "utf-8")
             (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
             path = self._path(digest)
-            if path.exists():  # damaged, or without its manifest: not ours
+            if path.exists():  # damaged, or without its manifest: replaced
                 path.rename(Path(name) / "former")
             new.rename(path)
             self._read.add(digest)

@@ -1,5 +1,5 @@
-"""What an unpacked image held when it was unpacked, so that what is on disk is checked when it is used: by content once in the life of a
-node manager, by size and time before each load after that. What came later, such as bytecode, does not count."""
+"""The list of the files that an image had when it was unpacked, by which it is checked when it is used: by content once in the life of a
+node manager, by size and time before each load after that. Files that came later, such as bytecode, do not count."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Entry = list[int | str]
 
 
 def write(directory: Path, parts: list[str]) -> None:
-    """List the files below these parts of the image, in itself."""
+    """Write the list of the files below these parts of the image into the image."""
     found = {path: entry for part in parts for path, entry in _entries(directory, part)}
     (directory / NAME).write_text(json.dumps(found), "utf-8")
 
 
 def damage(directory: Path, *, contents: bool) -> str:
-    """What the first file is that is not as it was, and why; '' if all are, or if nothing was listed, as by an earlier release."""
+    """The first file that has changed, and how; '' if none has, or if there is no list, as of an earlier release."""
     try:
         listed: dict[str, Entry] = json.loads((directory / NAME).read_bytes())
     except FileNotFoundError:

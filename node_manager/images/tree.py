@@ -1,7 +1,7 @@
 """Puts the members of a layer below its prefix into an empty directory, or raises TarRefused. Standard library only.
 
-Nothing is ever written through a link: parents are directories made here, links come last, after each has been followed on paper to
-something in the layer itself.
+Nothing is ever written through a link: parents are directories made here; links come last, once each was found to lead to something in the
+layer itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from udo_protocol.formats.strict_tar import DIRECTORY, FILE, LINK, Member, Readable, Reader, TarRefused, shown
 
-# As many as Linux follows.
+# As many links as Linux follows.
 _HOPS = 40
 Path = tuple[str, ...]
 
@@ -19,7 +19,7 @@ Path = tuple[str, ...]
 def unpack(
     source: Readable, prefix: str, into: str, most_bytes: int, most_entries: int, alive: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """(bytes of the tar, entries). `alive` is called now and then, and raises if the parent no longer waits."""
+    """Unpack; return (bytes of the tar, entries). `alive` is called now and then, and raises if the parent no longer waits."""
     reader = Reader(source, most_bytes, most_entries)
     found: dict[Path, str] = {(): DIRECTORY}  # path -> kind
     links: dict[Path, str] = {}
@@ -47,7 +47,7 @@ def unpack(
 
 
 def _inside(member: Member, prefix: Path) -> Path:
-    """Its path below the prefix; empty for the prefix itself and the directories above it."""
+    """The member's path below the prefix; empty for the prefix itself and the directories above it."""
     n = len(prefix)
     if member.path[:n] != prefix[: len(member.path)]:
         raise TarRefused(f"it holds {member.name}; expected only paths below {'/'.join(prefix)}")
@@ -77,7 +77,7 @@ def _write(path: str, member: Member, reader: Reader, alive: Callable[[], None])
 
 
 def _follow(path: Path, found: dict[Path, str], links: dict[Path, str]) -> None:
-    """Walk as the kernel would: TarRefused where it would leave the layer, end at nothing, or not end."""
+    """Resolve a link as the kernel would: TarRefused if it leads out of the layer or to nothing, or does not end."""
     at, hops = list(path[:-1]), 1
     todo = links[path].split("/")[::-1]
     if links[path].startswith("/"):

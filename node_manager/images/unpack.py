@@ -1,4 +1,4 @@
-"""Unpacks one layer in a child process with limits, so that the node manager outlives whatever is in it."""
+"""Unpacks one layer in a child process with limits, so that the node manager survives any content."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from udo_protocol.errors import Refused, Unavailable
 PREFIXES = {"code": "opt/udo/code", "dependencies": "opt/udo/deps"}
 # Unpacked size of one layer; models are large, a decompression bomb is larger.
 UNPACKED_BYTES = 8 << 30
-# Compressed programs and weights grow two- to tenfold, a bomb a thousandfold; below the floor it does not matter.
+# Compressed programs and weights grow two- to tenfold, a bomb a thousandfold; below the floor the ratio does not matter.
 RATIO, RATIO_FLOOR_BYTES = 100, 256 << 20
-# An operator's own folder; and an environment with several of the largest packages, which have 10,000 to 20,000 files each.
+# Entries of an operator's own folder; and of an environment with several of the largest packages, which have 10,000 to 20,000 files each.
 ENTRIES = {"code": 20_000, "dependencies": 200_000}
 # Processor time: gzip and the file system take some 10 ms per MiB and 50 us per file on an old machine.
 CPU_S, CPU_S_PER_BLOB_MIB = 30, 0.25
-# So much longer may it take on a busy machine, or a slow disk.
+# Wall time allowed for each second of processor time, for a busy machine or a slow disk.
 WALL_FACTOR = 10
 # The interpreter takes 30 MiB, an entry 300 bytes.
 MEMORY_BYTES = 256 << 20
-# So much of the disk is left to others: a state server that cannot write stops everything keyed on this node.
+# This much of the disk is left to others: a state server that cannot write stops everything keyed on this node.
 RESERVE_BYTES = 256 << 20
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = f"import sys; sys.path.append({str(_ROOT)!r}); from node_manager.images.child import main; main()"
@@ -44,12 +44,12 @@ class UnpackLimits:
 
     @property
     def wall_s(self) -> int:
-        """Then the child is killed, whatever it waits for."""
+        """Seconds after which the child is killed, whatever it waits for."""
         return WALL_FACTOR * self.cpu_s
 
     @classmethod
     def of(cls, kind: str, blob_bytes: int) -> UnpackLimits:
-        """What a layer of this kind and compressed size may take."""
+        """The limits of a layer of this kind and compressed size."""
         return cls(
             min(UNPACKED_BYTES, max(RATIO_FLOOR_BYTES, RATIO * blob_bytes)),
             ENTRIES[kind],
@@ -58,7 +58,7 @@ class UnpackLimits:
 
 
 def require_space(directory: Path, size: int) -> None:
-    """Unavailable unless so many bytes more may lie there."""
+    """Unavailable unless `size` more bytes fit there, with the reserve left free."""
     free = shutil.disk_usage(directory).free
     if free < size + RESERVE_BYTES:
         raise Unavailable(f"a layer of {size >> 20} MiB does not fit into {directory}: {free >> 20} MiB are free; make room on this node")
@@ -67,12 +67,12 @@ def require_space(directory: Path, size: int) -> None:
 def unpack(archive: Path, kind: str, into: Path, limits: UnpackLimits | None = None) -> None:
     """Unpack one gzipped layer's files below its prefix into the empty directory `into`, which is left to the caller whatever happens.
 
-    Refused if the layer is not as it should be or takes more than the limits; Unavailable if this node's disk is nearly full.
+    Refused if the layer is malformed or exceeds the limits; Unavailable if this node's disk is nearly full.
     """
     limits = limits or UnpackLimits.of(kind, archive.stat().st_size)
     wish = {**asdict(limits), "prefix": PREFIXES[kind], "into": str(into.absolute()), "parent": os.getpid()}
     command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, json.dumps(wish)]
-    env = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}  # some interpreters need it; nothing else is its business
+    env = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}  # some interpreters need it; the child gets no other
     with (
         archive.open("rb") as blob,
         subprocess.Popen(

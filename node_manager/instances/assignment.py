@@ -1,4 +1,4 @@
-"""What an instance is told to run: its assignment, whose fields docs/protocol.md describes one by one."""
+"""The assignment, which tells an instance what to run; docs/protocol.md describes its fields one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InstancePlace:
-    """Where an instance serves, and as whom: the paths are those that it sees itself."""
+    """The slot and servers of an instance, its name and token; the paths are those that it sees itself."""
 
     instance: str
     token: int
@@ -37,7 +37,7 @@ def assignment(
     command: Mapping[str, Any] | None,
     comparing: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """As JSON; it holds secrets. `command`: node_manager.instances.commands.launch; `comparing`: `compared`."""
+    """The assignment as JSON; it holds secrets. `command`: node_manager.instances.commands.launch; `comparing`: `compared`."""
     return {
         "instance": place.instance,
         "token": place.token,
@@ -65,6 +65,6 @@ def assignment(
 
 
 def compared(examples: int, nice: int, groups: Sequence[int] | None) -> dict[str, Any]:
-    """What an instance that compares is told: how many differences to report in full, its niceness, and the key groups that it tries
-    (None: all)."""
+    """The part of an assignment for an instance that compares: how many differences to report in full, its niceness, and the key groups
+    that it tries (None: all)."""
     return {"examples": examples, "nice": nice, "groups": None if groups is None else list(groups)}

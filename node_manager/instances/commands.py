@@ -1,6 +1,6 @@
-"""How an engine starts an operator in a process of its own: its files in a directory of its own, what confines it, its environment.
+"""How an engine starts an operator in a process of its own: the operator's directory, its confinement, its environment.
 
-The engine has the servers' sockets and its password; the operator has this directory, and the one socket in it that leads to its engine.
+The engine has the servers' sockets and its password; the operator has this directory, and one socket in it, which leads to its engine.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from node_manager.images.images import OperatorImage
 from node_manager.instances import instance_files, linking
 from udo_protocol.formats.manifest import Manifest
 
-# How Python is started: on its module path are neither its user's packages nor those of the folder it runs in.
+# Options that keep the packages of the user, and of the folder that Python runs in, off its module path.
 ALONE = ("-s", "-P", "-S")
-# Of the operator, within its instance's directory.
+# The operator's directory within its instance's.
 OWN = "op"
 
 
 @dataclass(frozen=True)
 class Python:
-    """What runs a Python operator: the interpreter, and the folders of its module path, the runtime base last."""
+    """The runtime of a Python operator: the interpreter, and the folders of its module path, the runtime base last."""
 
     interpreter: str
     path: Sequence[str]
@@ -38,16 +38,16 @@ class Python:
 
 
 def surroundings(inside: Inside) -> dict[str, str]:
-    """Variables that every operator finds, as far as its deployment does not say otherwise. Text hashes alike in all of its processes: what
-    it makes of the order of a set stays the same after an update, a retry and in a replay."""
+    """Variables that every operator gets unless its deployment sets them. Text hashes alike in all of its processes: results that depend on
+    the order of a set stay the same after an update, after a retry and in a replay."""
     return {"TZ": os.environ.get("TZ", "UTC"), "HOME": inside.home, **users.environment(inside.user), "PYTHONHASHSEED": "0"}
 
 
 def launch(
     manifest: Manifest, code: str, directory: str, before: Sequence[str], inside: Inside, python: Python | None = None
 ) -> dict[str, Any]:
-    """What an assignment says of it (docs/protocol.md): `code` and `directory` as the engine sees them; `inside`: what it finds itself.
-    `python`: of an operator that is no command; it is started in its directory, a command in its code."""
+    """The `command` of an assignment (docs/protocol.md). `code` and `directory`: as the engine sees them; `inside`: as the operator sees
+    it. `python`: for an operator that is no command; it is started in its directory, a command in its code."""
     kept = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **surroundings(inside)}
     if python is not None:
         program, cwd = python.starting(manifest), directory
@@ -68,7 +68,7 @@ def launch(
 
 
 def own(directory: Path) -> Path:
-    """The operator's directory, made in its instance's."""
+    """Make the operator's directory in its instance's."""
     made = directory / OWN
     made.mkdir(mode=0o700)
     instance_files.give([made], directory)
@@ -78,8 +78,8 @@ def own(directory: Path) -> Path:
 def placed(
     image: OperatorImage, directory: Path, inside: Inside, driver: Driver, sockets: Path, base: Path, allowance: Allowance, nice: int
 ) -> dict[str, Any]:
-    """The same, with its code put into its directory. `inside`: what the engine sees; `base`: the node's runtime base; `nice`: of one
-    that is only compared."""
+    """As `launch`, with the operator's code put into its directory. `inside`: as the engine sees it; `base`: the node's runtime base;
+    `nice`: the niceness of an operator that is only compared."""
     instance_files.place(image, directory)
     seen, manifest = Path(inside.directory) / OWN, image.manifest
     code, dependencies = str(seen / image.code.name), str(seen / image.dependencies.name)

@@ -1,7 +1,7 @@
-"""Putting things into an instance's private directory: its operator's files as hard links, its deployment's files as copies.
+"""Puts files into an instance's private directory: its operator's as hard links, its deployment's as copies.
 
-For drivers whose instances see that directory and not the node's images. An image is never changed: what is linked keeps its
-owner and mode, and an instance sees it read-only. What is copied belongs to the directory's owner, as the instance does.
+For drivers whose instances see that directory and not the node's images. An image is never changed: a linked file keeps its owner and mode,
+and an instance sees it read-only. A copied file belongs to the directory's owner, as the instance does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from node_manager.images.images import OperatorImage
 
 
 def place(image: OperatorImage, directory: Path) -> None:
-    """`code/` and `deps/` of an image; without the time and space of a copy where both lie on one file system."""
+    """Put `code/` and `deps/` of an image there; on one file system that takes neither the time nor the space of a copy."""
     for source in (image.code, image.dependencies):
         _tree(source, directory / source.name)
 
@@ -37,7 +37,7 @@ def _tree(source: Path, target: Path) -> None:
 
 
 def put(directory: Path, name: str, content: bytes) -> None:
-    """A file of the deployment, for the instance alone; `name` is relative and stays inside."""
+    """Write a file of the deployment, for the instance alone; `name` is relative and stays inside."""
     target, made = directory / name, []
     for parent in reversed(target.relative_to(directory).parents[:-1]):
         if not (directory / parent).exists():
@@ -49,7 +49,7 @@ def put(directory: Path, name: str, content: bytes) -> None:
 
 
 def give(paths: list[Path], directory: Path) -> None:
-    """Let these belong to whom the directory belongs to."""
+    """Give these files to the owner of the directory."""
     owner = directory.stat()
     if owner.st_uid != os.geteuid():
         for path in paths:

@@ -38,7 +38,7 @@ from udo_protocol.state import changelog
 from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL, POLICIES
 
 _log = structlog.get_logger()
-# An instance reports how long each took.
+# The parts of loading whose times an instance reports.
 LOAD_PARTS = ("import", "open")
 # Logs of instances that are gone, kept per slot.
 _KEPT_LOGS = 5
@@ -46,27 +46,27 @@ _KEPT_LOGS = 5
 # assignment, since a bound can only be lowered.
 _WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
 _PASSWORD = ".password"
-# By these a variable would reach what runs outside of a sandbox or container.
+# Variables that would also act on programs that run outside of a sandbox or container.
 _LOADERS = re.compile(r"(LD_\w+|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|OPENSSL_(CONF|ENGINES|MODULES))$")
 # Kinds of instances that wait for an assignment: an engine is outside of the sandbox in which its operator will be.
 WARM, ENGINE = "warm", "engine"
-# What the platform itself puts into an instance's directory.
+# The files that the platform itself puts into an instance's directory.
 _OURS = ("log", "log.1", _PASSWORD, network.HOSTS, network.NSSWITCH)
 
 
 @dataclass(frozen=True)
 class InstanceConfig:
-    """What a deployment adds to its operator. Never logged: it holds secrets."""
+    """A deployment's additions to its operator. Never logged: it holds secrets."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: Mapping[str, str] = field(default_factory=dict, repr=False)  # path -> base64
     limits: Mapping[str, Any] = field(default_factory=dict)
-    policy: str = FAIL  # what becomes of events that the operator fails on: udo_protocol.state.dead_letters
+    policy: str = FAIL  # for events that the operator fails on: udo_protocol.state.dead_letters
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> InstanceConfig:
-        """From config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad file path or policy."""
+        """Parse config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad entry."""
         for path in data.get("files") or {}:
             p = PurePosixPath(path)
             if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
@@ -87,17 +87,17 @@ class InstanceConfig:
 
     @property
     def key_groups(self) -> int:
-        """Of a keyed operator's state."""
+        """The number of key groups of a keyed operator's state."""
         return int(self.limits.get("key_groups", KEY_GROUPS))
 
     def bad_events(self) -> str:
-        """What becomes of events that the operator fails on, as people read it."""
+        """The policy for events that the operator fails on, as people read it."""
         retries = self.limits.get("retries", 0)
         return self.policy + (f", {retries} retries" if retries else "")
 
 
 class Instance:
-    """One instance. Its death is told once to the listener, also to one that comes late."""
+    """One instance. Its death is reported once to the listener, also to one that comes late."""
 
     def __init__(self, name: str, directory: Path, kind: str, record: dict[str, Any] | None = None) -> None:
         self.name, self.directory, self.kind = name, directory, kind
@@ -142,8 +142,8 @@ class Instances:
         self._base = runtime_base.build(settings.runtime_base)
 
     def start(self, cold: OperatorImage | None = None, env: Mapping[str, str] | None = None, *, engine: bool = False) -> Instance:
-        """A new instance: warm, as the `engine` of an operator in a process of its own, too, or cold for an image whose dependencies a warm
-        one could not load. `env`: variables of its deployment, some of which act only on a process that is started with them."""
+        """Start an instance: warm, also as the `engine` of an operator in a process of its own, or cold, for an image whose dependencies a
+        warm one could not load. `env`: variables of its deployment, some of which act only on a process that is started with them."""
         if cold is not None and cold.manifest.own_process:
             raise OperatorError(
                 f"{cold.manifest.reference} asks for a process of its own (isolation in operator.toml), which this node gives only to "
@@ -183,7 +183,7 @@ class Instances:
         return instance
 
     def whole(self, image: OperatorImage) -> bool:
-        """Whether it runs as the image it is, not on this node's runtime base: without a code layer, or for another Python."""
+        """Whether it runs as a whole image, not on this node's runtime base: it has no code layer, or is for another Python."""
         fits = image.manifest.python_tag in ("", self.driver.python_tag) or image.manifest.python_tag.startswith("py3")
         return not image.has_code or not fits
 
@@ -194,7 +194,7 @@ class Instances:
         return f"{inside.sockets}/{self._servers.socket(role).name}"
 
     def _place(self, instance: Instance, image: OperatorImage, inside: Inside) -> list[str]:
-        """Code and dependencies where the instance sees them: those paths."""
+        """Put code and dependencies where the instance sees them; return those paths."""
         if inside.images:
             return [str(image.code), str(image.dependencies)]
         instance_files.place(image, instance.directory)
@@ -212,7 +212,7 @@ class Instances:
         follow: str = "",
         comparing: Mapping[str, Any] | None = None,
     ) -> None:
-        """Hand it its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory.
+        """Give the instance its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory.
 
         With `comparing` it may compare answers, but give none.
         """
@@ -223,10 +223,10 @@ class Instances:
         for name, content in config.files.items():
             instance_files.put(own, name, base64.b64decode(content))
         command = None
-        if manifest.own_process:  # behind the files, none of which is to be written through a link to the image
+        if manifest.own_process:  # after the files, none of which may be written through a link to the image
             nice = comparing["nice"] if comparing else 0
             command = commands.placed(image, own, inside, self.driver, self._settings.sockets, self._base.absolute(), allowance, nice)
-        # A cold start has them on its path already, in front of the runtime; an engine's operator is another process.
+        # A cold start has these paths already, in front of the runtime; an engine's operator is another process.
         path = self._place(instance, image, inside) if instance.kind == WARM else []
         self.driver.limit(instance.handle, allowance)
         instance.record = {
@@ -266,8 +266,8 @@ class Instances:
             conn.transaction([("RPUSH", key, json.dumps(told)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance, report: Mapping[str, Any]) -> None:
-        """The instance has reported, and has therefore read its password. Of its first report, how long its operator took to load is kept,
-        and what it can do; a standby reports once more."""
+        """Note the report of an instance, which has therefore read its password. The first report says how long its operator took to load,
+        and what the instance can do; a standby reports once more."""
         times = {part: ms for part in LOAD_PARTS if isinstance(ms := report.get(f"{part}_ms"), int | float)}
         instance.record.setdefault("load_ms", times)
         told = report.get("abilities")
@@ -280,7 +280,7 @@ class Instances:
         self.save(instance)
 
     def save(self, instance: Instance) -> None:
-        """Write the record a restarted manager reads."""
+        """Write the record that a restarted manager reads."""
         assert instance.handle is not None
         record = {"handle": instance.handle.to_json(), "kind": instance.kind, "state": instance.life.state, **instance.record}
         write_json(self._settings.handles / f"{instance.name}.json", record)
@@ -308,13 +308,13 @@ class Instances:
         shutil.rmtree(instance.directory, ignore_errors=True)
 
     def _leave_changelog(self, instance: Instance, prefix: str) -> None:
-        """Nothing is kept any more for a standby or a mirror, however it ended."""
+        """Stop keeping the changelog for a standby or a mirror, however it ended."""
         if instance.record["follow"] or instance.record["comparing"]:
             with contextlib.suppress(ServerLost), contextlib.closing(self._servers.connect("state")) as state:
                 state.call(*changelog.leaving(prefix, instance.name))
 
     def recover(self) -> list[Instance]:
-        """Instances of a former manager that still run; what is left of the others is removed."""
+        """The instances of a former manager that still run; the remains of the others are removed."""
         found = []
         for path in sorted(self._settings.handles.glob("*.json")):
             record = read_json(path) or {}

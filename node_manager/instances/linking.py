@@ -1,19 +1,19 @@
-"""Whether a program is statically linked, so that it needs no file of the system it runs on. The program is somebody else's: nothing
-of it is trusted, and nothing is run."""
+"""Tells whether a program is statically linked, so that it needs no file of the system it runs on. The program is somebody else's: nothing
+in it is trusted, and it is not run."""
 
 from __future__ import annotations
 
 import struct
 from pathlib import Path
 
-# An ELF file of 64 bits, little endian: where its header says where its program headers are, how large and how many.
+# A 64-bit little-endian ELF file: where its header says where its program headers are, how large and how many.
 _MAGIC, _HEADER_BYTES = b"\x7fELF\x02\x01", 64
 _TABLE, _ENTRIES = struct.Struct("<32xQ"), struct.Struct("<54xHH")
 _ENTRY_BYTES, _PT_INTERP = 56, 3
 
 
 def static(program: Path) -> bool:
-    """It is an ELF program that names no loader, as `CGO_ENABLED=0 go build` makes it. False of all else, also of what cannot be read."""
+    """Whether it is an ELF program that names no loader, as `CGO_ENABLED=0 go build` makes it. False for all else, and if unreadable."""
     try:
         with program.open("rb") as f:
             header = f.read(_HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""Which endpoints of the network an operator may have on this node: those that its manifest names and the node allows."""
+"""The network endpoints that an operator may have on this node: those that its manifest names and the node allows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from udo_protocol.formats.manifest import Manifest
 
 
 def require_allowed(manifest: Manifest, node: str, allowed: Collection[str], able: Capabilities) -> None:
-    """Refused, with what is to be done, if the operator asks for an endpoint that it cannot have here."""
+    """Refused, with the remedy, if the operator asks for an endpoint that it cannot have here."""
     if not manifest.network:
         return
     asks = f"{manifest.reference} requests network access (network in operator.toml)"

@@ -14,12 +14,12 @@ from udo_protocol.errors import UdoError
 _log = structlog.get_logger()
 # The next warm instance is started this long after one was taken, or was loading state: that one has the processor until then.
 _REFILL_AFTER_S = 0.5
-# A runtime that dies at once is not started in a loop.
+# A runtime that dies is started again after this time, not in a tight loop.
 _RETRY_S = 10.0
 
 
 class Pool:
-    """Keeps `size` warm instances; `engines`: of operators in a process of their own, from the first time that one is asked for."""
+    """Keeps `size` warm instances; `engines`: those of operators in a process of their own, from the first request on."""
 
     def __init__(self, instances: Instances, size: int, stop_grace_s: float, *, engines: bool = False) -> None:
         self._instances, self._most, self._stop_grace_s, self._engines = instances, size, stop_grace_s, engines
@@ -92,7 +92,7 @@ class Pool:
                 continue
             try:
                 instance = self._instances.start(engine=self._engines)
-                with self._lock:  # who reads of it on disk may count on it
+                with self._lock:  # a reader of its record on disk may rely on it
                     self._instances.move(instance, "warm")
                     self._warm.append(instance)
                 instance.listen(self._died)

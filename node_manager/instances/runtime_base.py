@@ -1,6 +1,6 @@
 """The only packages a warm instance can import besides the standard library, as a directory of links.
 
-An operator never sees the environment of Spark or of the node manager; what it brings itself goes in front of these.
+An operator never sees the environment of Spark or of the node manager; its own packages go in front of these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The replica's node: keeps copies of slots of other nodes, and gives one of them to a slot of its own when the registry says so.
+"""The replica's node: keeps copies of other nodes' slots, and makes one of them a slot of its own when the registry says so.
 
 Each copy has a number of its own, as a slot has, so that nothing has to be renamed or converted when it becomes one. A hash on the state
-server says which copy is of which slot; it is lost with the copies. A slot that has to be copied again keeps the former copy until the new
-one is whole: that may be the only one that holds what was ENDed.
+server maps slots to copies; it is lost with the copies. If a slot has to be copied again, the former copy is kept until the new one is
+whole: it may be the only one that holds what was ENDed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from udo_protocol.state import replica_copies
 from udo_protocol.state.group_map import FIRST_VERSION
 from udo_protocol.state.replication import LoggedWrites, ReplicaName
 
-# Slots are numbered below, copies of other nodes' slots from here on.
+# Slots have lower numbers; copies of other nodes' slots are numbered from here on.
 COPIES_FROM = 100_000
-# How long the owner's node waits for something to follow before it answers: what a replica costs that has nothing to do.
+# How long the owner's node waits for new writes before it answers: an idle replica costs one call in this time.
 _WAIT_MS = 5_000
 _AGAIN_S = 0.2
 _log = structlog.get_logger()
@@ -39,7 +39,7 @@ Key = tuple[str, int, int]
 
 
 class Copies:
-    """Of one node. Methods may be called from any thread."""
+    """The copies of one node. Methods may be called from any thread."""
 
     def __init__(self, node: NodeParts, deployments: Deployments, across: Across) -> None:
         self._node, self._deployments, self._across = node, deployments, across
@@ -66,7 +66,7 @@ class Copies:
                     self._drop(state, key, number)
 
     def _mine(self) -> set[Key]:
-        """Slots that this node has, or is going to make of its copies."""
+        """The slots that this node has, or is going to make of its copies."""
         found = set[Key]()
         for name, placed in self._across.placements():
             found |= {(name, placed.made, place) for place in placed.of(self._across.node)}
@@ -84,15 +84,15 @@ class Copies:
         return deployment is not None and number in [own.number for own in deployment.own]
 
     def discard(self, name: str, number: int) -> None:
-        """Remove what was written of a copy that is not whole, or that a newer one has replaced."""
+        """Remove a copy that is not whole, or that a newer one has replaced."""
         with self.state() as state, contextlib.closing(self._node.servers.connect("queue")) as queue:
             slot.drop_slot(state, queue, keys.prefix(name, number))
 
     def slots(self, name: str, deployment: NodeDeployment | None) -> list[tuple[int | None, int]]:
-        """What this node has to have as slots of the deployment beside those of `deployment`, in their order: (number, term).
+        """The slots that this node has to have beside those of `deployment`, in their order: (number, term).
 
-        The number is that of a copy, from here on nobody else's; None: a new slot. Conflict if `deployment` has slots of an earlier term.
-        Unavailable if this node does not have what it is to serve: nothing begins anew.
+        The number is that of a copy, which is no longer followed from here on; None: a new slot. Conflict if `deployment` has slots of an
+        earlier term. Unavailable if this node does not have the state that it is to serve: nothing begins anew.
         """
         placed = self._across.find(name)
         if placed is None or placed.replication is None:
@@ -120,7 +120,7 @@ class Copies:
         return found
 
     def taken(self, deployment: NodeDeployment) -> None:
-        """The deployment's slots are noted: copies with their numbers are copies no longer."""
+        """Forget the copies that have become slots of the deployment, which are noted by now."""
         own = {slot.number for slot in deployment.own}
         with self._lock, self.state() as state:
             for key, number in numbers(state).items():
@@ -128,7 +128,7 @@ class Copies:
                     state.call("HDEL", keys.REPLICAS, _field(key))
 
     def stop(self) -> None:
-        """Ask for nothing any more; the next manager goes on."""
+        """Follow nothing any more; the next manager goes on."""
         self._stopping.set()
         with self._lock:
             for follower in self._following.values():
@@ -136,7 +136,7 @@ class Copies:
 
     @contextmanager
     def state(self) -> Iterator[Connection]:
-        """The node's state server."""
+        """A connection to the node's state server."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
             yield state
 
@@ -149,13 +149,13 @@ class Follower:
         name, made, place = key
         self._me = ReplicaName(name, made, place, across.node, disk)
         self._again = False
-        self._read: list[LoggedWrites] = []  # of a transaction that is not whole yet
+        self._read: list[LoggedWrites] = []  # writes of a transaction that is not whole yet
         self._over, self._lock = Event(), Lock()
-        self._trouble = ""  # told last
+        self._trouble = ""  # the last error that was logged
         supervised.keep("replica", self._run, self._over, f"{name}-{place}")
 
     def stop(self) -> None:
-        """When it returns, nothing is written any more, and nothing more acknowledged."""
+        """End it. Once this returns, nothing more is written or acknowledged."""
         self._over.set()
         with self._lock:
             pass
@@ -182,7 +182,7 @@ class Follower:
                 self._over.wait(_AGAIN_S)
 
     def _owner(self) -> NodeClient | None:
-        """The node that has the slot; None if this one is no replica of it any more."""
+        """The node that has the slot; None if this node is no replica of it any more."""
         name, made, place = self._key
         placed = self._across.find(name)
         if placed is None or placed.made != made or placed.replication is None or self._across.node not in placed.replication.named(place):
@@ -233,7 +233,7 @@ class Follower:
 
     @contextmanager
     def _until_over(self) -> Iterator[None]:
-        """Unavailable instead of the block once this replica has ended, which waits for the block."""
+        """Run the block, for which `stop` waits; Unavailable instead once this replica has ended."""
         with self._lock:
             if self._over.is_set():
                 raise Unavailable("this replica has ended")
@@ -245,7 +245,7 @@ def _field(key: Key) -> str:
 
 
 def numbers(state: Connection) -> dict[Key, int]:
-    """The copies that are whole, with their numbers."""
+    """The copies that are whole: key -> number."""
     flat, found = state.call("HGETALL", keys.REPLICAS), dict[Key, int]()
     for field, number in zip(flat[::2], flat[1::2], strict=True):
         made, _, rest = bytes(field).decode().partition(" ")

@@ -1,4 +1,4 @@
-"""A node's part in what the registry decides about replicas: it follows that, and says which ones hold all that was ENDed."""
+"""A node's part in the registry's decisions about replicas: carries them out, and reports the replicas that hold all that was ENDed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from node_manager.deployments.across import Across
 from node_manager.manager import Manager
 from node_manager.registry_calls import RegistryCalls
 
-# Replicas that hold all that was ENDed are told to the registry within this time.
+# The registry is told within this time of replicas that hold all that was ENDed.
 LOOK_S = 0.25
 # The registry replaces a node with replicas 2 s after its last heartbeat.
 _BEAT_S = 0.5
 
 
 def rest(across: Across, stopping: Event, whole_s: float) -> None:
-    """The pause between two heartbeats: `whole_s`, or less as soon as there are replicas."""
+    """Pause between two heartbeats: `whole_s`, or less as soon as there are replicas."""
     while whole_s > 0 and not stopping.wait(min(whole_s, _BEAT_S)) and not across.replicated:
         whole_s -= _BEAT_S
 
 
 def settle(manager: Manager, registry: RegistryCalls) -> None:
-    """Bring about what the registry said last, and report. To be called again and again, also when nothing was said."""
+    """Carry out what the registry said last, and report. To be called again and again, also when nothing was said."""
     manager.copies.settle()
     manager.sources.settle()
     for found in manager.sources.in_step():

@@ -1,7 +1,7 @@
-"""The owner's node: tells its slots which replicas they have, and sends these what they ask for.
+"""The owner's node: tells its slots which replicas they have, and sends the replicas what they ask for.
 
-What a replica asks for says what it holds, and that is how it acknowledges it. The slots' owners wait for these acknowledgements
-(udo_protocol/state/replication.py); this module only notes them. Who is a replica is decided by the registry.
+A replica's request says what the replica holds, and so acknowledges it. The slots' owners wait for these acknowledgements
+(udo_protocol/state/replication.py); this module only notes them. The registry decides which nodes are replicas.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from udo_protocol.state.replication import LoggedWrites, ReplicaName, Replicas
 
 
 class Followed(NamedTuple):
-    """What follows what a replica holds of the slot with that prefix. `again`: it has to copy the slot."""
+    """The writes to the slot with that prefix which follow those that a replica holds. `again`: the replica has to copy the slot."""
 
     prefix: str
     again: bool
@@ -33,7 +33,7 @@ class Followed(NamedTuple):
 
 
 class InStep(NamedTuple):
-    """A replica without which its slot ENDs nothing from that version of the placement on, and which holds what was ENDed before."""
+    """A replica that holds what was ENDed before, and without which its slot ENDs nothing from that version of the placement on."""
 
     deployment: str
     place: int
@@ -42,14 +42,14 @@ class InStep(NamedTuple):
 
 
 class Sources:
-    """Of one node. Methods may be called from any thread."""
+    """The slots of one node that have replicas. Methods may be called from any thread."""
 
     def __init__(self, node: NodeParts, deployments: Deployments, across: Across) -> None:
         self._node, self._deployments, self._across = node, deployments, across
         self._lock = Lock()  # who is named changes between no two steps of what a replica asks for
 
     def settle(self) -> None:
-        """Let the slots of this node know by which nodes they are replicated, as the registry said last."""
+        """Tell the slots of this node which nodes are their replicas, as the registry last said."""
         with self._state() as state:
             for deployment, placed in self._replicated():
                 for place, slot in self._own(deployment, placed):
@@ -59,7 +59,7 @@ class Sources:
                         replication.configure(state, slot.prefix, placed.version, copies.counted[place], copies.joining[place])
 
     def follow(self, replica: ReplicaName, log: str, held: str, after: str, wait_ms: int) -> Followed:
-        """The replica holds the log up to `held`: what follows `after`. Conflict if it is none of this slot."""
+        """Note that the replica holds the log up to `held`; return the writes after `after`. Conflict if it is no replica of this slot."""
         slot = self._of(replica)
         with self._state() as state:
             with self._lock:
@@ -70,7 +70,7 @@ class Sources:
             return Followed(slot.prefix, False, replication.entries(state, slot.prefix, after, wait_ms))
 
     def copy(self, replica: ReplicaName) -> tuple[str, Iterator[Carried]]:
-        """The prefix of the slot, and its state."""
+        """Return the prefix of the slot, and its state."""
         slot = self._of(replica)
 
         def carried() -> Iterator[Carried]:
@@ -90,7 +90,7 @@ class Sources:
         return known
 
     def in_step(self) -> list[InStep]:
-        """Replicas that the registry does not count yet, and may."""
+        """The replicas that the registry does not count yet, and may count now."""
         found = []
         with self._state() as state:
             for deployment, placed in self._replicated():
@@ -105,7 +105,7 @@ class Sources:
         return found
 
     def lacking(self, deployment: NodeDeployment) -> dict[int, list[str]]:
-        """By number of the slot: which of its replicas do not hold all that is written."""
+        """Slot number -> its replicas that do not hold all that is written."""
         placed = self._across.find(deployment.name)
         if placed is None or placed.replication is None:
             return {}
@@ -124,7 +124,7 @@ class Sources:
                 yield deployment, placed
 
     def _own(self, deployment: NodeDeployment, placed: Placement) -> Iterator[tuple[int, Slot]]:
-        """Places of this node with their slots, but for a slot that is of an earlier term, or not there yet."""
+        """The places of this node with their slots, without a slot that is of an earlier term, or not there yet."""
         copies = placed.replication
         assert copies is not None
         for place, slot in zip(placed.of(self._across.node), deployment.own, strict=False):

@@ -1,4 +1,4 @@
-"""What the monitor has seen and the controllers have decided, as messages."""
+"""The monitor's figures and the controllers' decisions, as messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 
 
 def signals(m: Manager, deployment: str) -> pb.SignalsReply:
-    """Of the slots that get new lanes of a deployment, of all of them for ''. NotFound if there is no such deployment."""
+    """The rates of the slots that get new lanes of a deployment, or of all deployments for ''. NotFound if there is no such deployment."""
     chosen = [m.deployments.find(deployment)] if deployment else m.deployments.all()
     return pb.SignalsReply(
         node=m.settings.node,
@@ -27,7 +27,7 @@ def signals(m: Manager, deployment: str) -> pb.SignalsReply:
 
 
 def decisions(m: Manager, deployment: str) -> Iterator[pb.DecisionLines]:
-    """The journals on disk, also of deployments that have gone. NotFound if there is neither."""
+    """The journals on disk, also of undeployed deployments. NotFound if there is neither a journal nor a deployment."""
     found = False
     for name, segment, lines in journals.lines(m.settings.journals, deployment):
         found = True
@@ -37,7 +37,7 @@ def decisions(m: Manager, deployment: str) -> Iterator[pb.DecisionLines]:
 
 
 def usage(m: Manager, deployment: str) -> pb.UsageReply:
-    """NotFound if nothing is known of that deployment."""
+    """The usage of a deployment, or of all for ''. NotFound if nothing is known of that deployment."""
     found = m.meter.usage()
     if deployment and deployment not in found:
         m.deployments.find(deployment)

@@ -16,7 +16,7 @@ def listed(node: str, letters: DeadLetters, request: pb.DeadListRequest) -> Iter
     for kept in letters.letters(request.deployment, request.ids, unfinished=request.unfinished):
         try:
             message = _message(kept, whole=request.whole)
-        except (ValueError, TypeError) as e:  # numbers beyond what the message holds
+        except (ValueError, TypeError) as e:  # numbers that do not fit the message
             message = _message(replace(kept, letter=Letter.unreadable(untrusted.broken(kept.key, "dead letters", e))), whole=request.whole)
         message.node = node
         yield message

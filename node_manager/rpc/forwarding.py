@@ -1,8 +1,8 @@
-"""Calls between nodes of one registry, by the method's name: what a node passes on to another one, and what it answers to others.
+"""Calls between nodes of one registry, by the method's name: those that a node passes on, and those that it answers to other nodes.
 
 A caller on a node's own socket may name another node (udo_protocol/node/peers.py, `udo --node NAME`): its state, dead letters and figures
-are listed and changed from any host that has a node. Nodes know each other as those that have the registry's token; the registry itself is
-one of them, for its console (registry/console/asking.py).
+are listed and changed from any host that has a node. Nodes recognise each other by the registry's token; the registry itself is one of
+them, for its console (registry/console/asking.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from node_manager.rpc.wire import refuse, stream, unary
 from udo_protocol.errors import Unauthorized, UsageError
 from udo_protocol.node.peers import NODE_HEADER, PEER_HEADER, is_peer
 
-# To whoever has a certificate.
+# Answered to every caller with a certificate.
 FOR_ALL = {"OpenLane", "Check", "Watch"}  # the last two are gRPC's health service
 PASSED_ON = {"Status", "Stats", "Signals", "Decisions", "Usage", "Logs", "StateList", "StateExport", "StateDrop"}
 PASSED_ON |= {"DeadList", "DeadDrop", "DeadReplay", "DeadAmend"}
-# Of a move of key groups between nodes (node_manager/deployments/taking.py), and of a node that is drained.
+# For moves of key groups between nodes (node_manager/deployments/taking.py), and for draining a node.
 STEPS = {"MoveGroups", "ReadyToTake", "TakeGroups", "AdoptGroups", "Places", "HandOverRuns", "TakeRuns"}
-# Of a replica (node_manager/replicas).
+# For replicas (node_manager/replicas).
 STEPS |= {"CopySlot", "FollowSlot"}
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -50,7 +50,7 @@ class _PassedOn:
 
 
 class Forwarding(grpc.ServerInterceptor):
-    """On a node's own socket: passes on what names another node."""
+    """On a node's own socket: passes on calls that name another node."""
 
     def __init__(self, manager: Manager) -> None:
         self._across, self._node = manager.across, manager.settings.node
@@ -69,9 +69,9 @@ class Forwarding(grpc.ServerInterceptor):
 
 
 class OnlyPeers(grpc.ServerInterceptor):
-    """On a node's port for other hosts: lanes for all, some methods for node managers of its registry; every other one is UNIMPLEMENTED.
+    """On a node's port for other hosts: OpenLane for all, some methods for node managers of its registry; every other one is UNIMPLEMENTED.
 
-    A certificate is not enough for these: hosts that only call operators have one, too.
+    For these methods a certificate is not enough: hosts that only call operators have one, too.
     """
 
     def __init__(self, manager: Manager) -> None:

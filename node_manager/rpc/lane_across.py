@@ -1,8 +1,8 @@
-"""OpenLane for a deployment whose slots are on several nodes: the node that is asked asks the others and combines their answers.
+"""OpenLane for a deployment whose slots are on several nodes: the called node asks the others and combines their answers.
 
-A stateless lane goes to one slot: on this node if it has one, else on another. A keyed one goes to all of them, in the order of the
-placement; the node of the first slot says the place of the run among all runs, since one party must. Each node looks itself whether it
-still has what the session has left there (node_manager/homes.py).
+A stateless lane goes to one slot: on this node if it has one, else on another. A keyed lane goes to all slots, in the order of the
+placement; the node of the first slot gives the run its place among all runs, since one party must. Each node itself checks whether it still
+has what the session left there (node_manager/homes.py).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def open_across(across: Across, me: str, placement: Placement, request: pb.OpenL
     for node in across.in_turn(placement):
         try:
             return ask(node, run=True)()
-        except (PeerError, NotFound) as e:  # it is away, or has not followed yet
+        except (PeerError, NotFound) as e:  # the node is away, or has not followed yet
             refused = refused or e
     assert refused is not None
     raise refused
 
 
 def _all_slots(placement: Placement, request: pb.OpenLaneRequest, ask: Callable[..., Awaited]) -> pb.OpenLaneReply:
-    """All nodes are asked at once: each may wait for an instance that is just starting.
+    """Ask all nodes at once: each may wait for an instance that is just starting.
 
-    By which version of the map a slot takes frames is said as this node knows it, for all of them: a slot that knows a newer one refuses.
+    The versions of the map by which the slots take frames are those that this node knows: a slot that knows a newer one refuses.
     """
     name, asked, replies = request.deployment, dict[str, Awaited](), dict[str, pb.OpenLaneReply]()
     known = placement.map(request.key_groups or KEY_GROUPS)
-    for node in dict.fromkeys(placement.nodes[place] for place in (0, *known.slots)):  # that of place 0 says the place of the run
+    for node in dict.fromkeys(placement.nodes[place] for place in (0, *known.slots)):  # place 0's node orders the runs
         with _naming(name, placement, node):
             asked[node] = ask(node, run=not asked)
     for node, answer in asked.items():
@@ -77,7 +77,7 @@ def _all_slots(placement: Placement, request: pb.OpenLaneRequest, ask: Callable[
 
 @contextmanager
 def _naming(name: str, placement: Placement, node: str) -> Iterator[None]:
-    """Errors of a node say which slots are there."""
+    """Say in a node's errors which slots are there."""
     slots = ", ".join(str(k) for k, n in enumerate(placement.nodes) if n == node)
     what = f"deployment {name!r} has its slots {slots} of {len(placement.nodes)} on node {node}"
     try:
@@ -92,7 +92,7 @@ def _naming(name: str, placement: Placement, node: str) -> Iterator[None]:
 
 
 def _require_same(name: str, placement: Placement, known: SlotGroups, replies: Mapping[str, pb.OpenLaneReply]) -> None:
-    """Unavailable while a node has not heard yet of the placement, or that the session was released, or where another one answers."""
+    """Unavailable if a node does not know the placement yet, or that the session was released, or if another node answers instead of it."""
     newest = max(reply.session_version for reply in replies.values())
     for node, reply in replies.items():
         if reply.node != node:

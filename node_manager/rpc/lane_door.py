@@ -1,6 +1,6 @@
 """OpenLane as JSON over HTTP on a Unix socket beside the one for gRPC: for producers that have no gRPC, such as a Spark executor's JVM.
 
-Who may connect is decided as there: the socket is this user's only. It answers this one call, and nothing else (docs/protocol.md).
+Access is as for the one for gRPC: the socket is this user's only. It answers this one call, and nothing else (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 
 SOCKET_NAME = "lanes.sock"
 PATH = "/udo.v1.NodeManager/OpenLane"
-# A request has a schema and some names; gRPC takes as much by default.
+# A request has a schema and some names; gRPC's default bound is as large.
 REQUEST_BYTES = 4 << 20
 # A client that does not finish its request, or does not read the reply, in this time loses its thread to others.
 CLIENT_S = 10.0
@@ -53,7 +53,7 @@ _log = structlog.get_logger()
 
 
 class LaneDoor:
-    """The HTTP server of a node manager, to be started and stopped as RpcServer."""
+    """The HTTP server of a node manager, started and stopped like RpcServer."""
 
     def __init__(self, service: NodeService, grpc_socket: Path) -> None:
         self._service, self._path = service, grpc_socket.absolute().with_name(SOCKET_NAME)
@@ -73,7 +73,7 @@ class LaneDoor:
         supervised.keep("lane-door", server.serve_forever, self._over)
 
     def stop(self) -> threading.Event:
-        """Refuse new calls; those under way end by themselves, and the event is set at once: their threads hold nothing."""
+        """Refuse new calls. Those under way end by themselves; the event is set at once, since their threads hold nothing."""
         self._over.set()
         if self._server is not None:
             self._server.shutdown()
@@ -83,7 +83,7 @@ class LaneDoor:
 
 
 class _Server(socketserver.UnixStreamServer):
-    """As many calls at once as the gRPC server takes; more of them wait."""
+    """Takes as many calls at once as the gRPC server; further ones wait."""
 
     request_queue_size = socket.SOMAXCONN
 
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        """The only method there is: the base class answers all others with 501."""
+        """Answer OpenLane by POST, the only method: the base class answers all others with 501."""
         try:
             body = self._body()  # read in any case: a client that still sends would not see why it is refused
             if self.path != PATH:
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
-        """Say nothing: the replies hold passwords, and the base class knows only clients with an address."""
+        """Log nothing: the replies hold passwords, and the base class knows only clients with an address."""
 
 
 def _request(body: bytes) -> pb.OpenLaneRequest:

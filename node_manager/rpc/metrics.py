@@ -43,7 +43,7 @@ _GAUGES = {
     "udo_resident_bytes": ("rss_bytes", "Resident memory of the owner."),
     "udo_cpu_percent": ("cpu_percent", "Share of one core the owner uses."),
 }
-# What the monitor has seen over its window (node_manager/control/looks.py), in the units of Prometheus.
+# The monitor's figures over its window (node_manager/control/looks.py), in the units of Prometheus.
 _SEEN = {
     "udo_backlog_events": ("backlog", 1, "Events that wait, estimated from the frames that do."),
     "udo_busy_ratio": ("busy", 1, "Share of the time in which the operator's code ran."),
@@ -57,7 +57,7 @@ class _Slots(Collector):
         self._manager = manager
 
     def collect(self) -> Iterator[Metric]:
-        """All slots, in one pass over the queue server."""
+        """Yield the metrics of all slots, in one pass over the queue server, and those of the node."""
         labels = ["deployment", "slot"]
         counters = {n: CounterMetricFamily(n, text, labels=labels) for n, (_, text) in _COUNTERS.items()}
         gauges = {n: GaugeMetricFamily(n, text, labels=labels) for n, (_, text) in _GAUGES.items()}
@@ -110,7 +110,7 @@ class _Slots(Collector):
         yield from self._of_node()
 
     def _replication(self, labels: list[str]) -> Metric:
-        """Of slots that have replicas."""
+        """The replication lag of slots that have replicas."""
         lag = GaugeMetricFamily("udo_replication_lag_bytes", "Written by the slot's owner, and not on all of its replicas.", labels=labels)
         with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("state")) as state:
             for deployment in self._manager.deployments.all():
@@ -120,7 +120,7 @@ class _Slots(Collector):
         return lag
 
     def _of_node(self) -> Iterator[Metric]:
-        """What the node's slots share: its name, its servers, and the disk of its home."""
+        """The metrics of the node itself: its name, its servers, and the disk of its home."""
         settings = self._manager.settings
         yield InfoMetricFamily("udo_node", "The node.", value={"node": settings.node, "driver": self._manager.driver.name})
         memory = GaugeMetricFamily("udo_server_used_bytes", "Memory of the node's servers; 0 while one is away.", labels=["role"])
@@ -133,7 +133,7 @@ class _Slots(Collector):
 
 
 def _buckets(counted: dict[str, float]) -> list[tuple[str, float]]:
-    """(bound in seconds, frames up to it) of a slot's counters. A whole image may not count its times: all its frames are in the last."""
+    """(bound in seconds, frames up to it) of a slot's counters. If a whole image counts no times, all its frames are in the last one."""
     below, found = 0.0, []
     for bound, name in zip(FRAME_TIMES_MS, TIMES, strict=True):
         below += counted[name]
@@ -142,7 +142,7 @@ def _buckets(counted: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def serve(manager: Manager, host: str, port: int) -> str:
-    """Start the endpoint, by mutual TLS on an address that other hosts reach; answers its URL as others say it. UsageError if it cannot."""
+    """Start the endpoint, with mutual TLS on an address that other hosts reach; return its URL for other hosts. UsageError if it cannot."""
     registry = CollectorRegistry()
     registry.register(_Slots(manager))
     listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -162,12 +162,12 @@ def serve(manager: Manager, host: str, port: int) -> str:
 
 
 def _follow(server: WSGIServer, serving: ServerTls) -> None:
-    """Let the server, which read its certificates once, take each connection by those that there are then."""
+    """Let the server, which read its certificates once, take each connection by the present ones."""
     listener = server.socket
 
     def accept() -> tuple[socket.socket, Any]:
         plain, client = socket.socket.accept(listener)
-        # The thread that serves the connection makes the handshake, so that nobody has to wait for a client that sends nothing.
+        # The thread that serves the connection makes the handshake, so that no other waits for a client that sends nothing.
         return serving.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False), client
 
     def failed(_request: object, client_address: object) -> None:

@@ -1,4 +1,4 @@
-"""Moves of key groups as calls: over the nodes of a deployment, one after the other, and what one node brings to another."""
+"""Moves of key groups as calls: over the nodes of a deployment, one after the other; and the transfer of groups and runs between nodes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from udo_protocol.state import checkpoints
 from udo_protocol.state.carrying import Carried
 from udo_protocol.state.placement import Placement
 
-# The map may be changed by somebody else meanwhile: so often is looked where the groups are.
+# The places of the groups are looked up this many times, since somebody else may change the map meanwhile.
 _LOOKS = 3
 
 
 def over_nodes(m: Manager, request: pb.MoveGroupsRequest, placed: Placement) -> Iterator[pb.MoveEvent]:
-    """Each node that has some of these groups moves them, one node after the other. A call that is cut off leaves the nodes that were not
-    asked yet; the same again goes on."""
+    """Let each node that has some of these groups move them, one node after the other. A call that is cut off leaves the nodes that were
+    not asked yet; the same call again goes on."""
     name, started, target = request.deployment, time.monotonic(), request.to_node or m.settings.node
     if target not in placed.nodes:
         raise NotFound(f"deployment {name!r} has its slots on {', '.join(dict.fromkeys(placed.nodes))}, got node {target!r}")
@@ -38,7 +38,7 @@ def over_nodes(m: Manager, request: pb.MoveGroupsRequest, placed: Placement) -> 
         raise UsageError(f"deployment {name!r} has the key groups 0 to {most - 1}: expected some of these, got {wanted or 'none'}")
 
     def events(node: str, asked: pb.MoveGroupsRequest) -> Iterator[int]:
-        """How many groups of that node are moved."""
+        """Yield how many groups of that node are moved."""
         if node == here:
             wait_s = asked.wait_ms / 1000
             for now in m.moves.move(name, asked.groups, asked.to_slot, "direct", wait_s, target):
@@ -81,7 +81,7 @@ def _key_groups(m: Manager, name: str) -> int:
 
 
 def taken(m: Manager, parts: Iterator[pb.GroupsPart]) -> pb.TakeGroupsReply:
-    """Bring what another node's slot has handed over to a slot of this node."""
+    """Bring the groups that another node's slot has handed over into a slot of this node."""
     header = next(parts, None)
     if header is None:
         raise UsageError("expected a header, then keys with their values; got nothing")
@@ -99,7 +99,7 @@ def taken(m: Manager, parts: Iterator[pb.GroupsPart]) -> pb.TakeGroupsReply:
 
 
 def places(m: Manager, request: pb.PlacesRequest) -> pb.PlacesReply:
-    """Each node says the numbers of its slots, the registry which key groups they have."""
+    """The slots of a deployment over nodes: each node gives the numbers of its slots, the registry their key groups."""
     name, here = request.deployment, m.settings.node
     if request.here:
         return pb.PlacesReply(slots=[pb.PlacedSlot(node=here, slot=own.number) for own in m.deployments.find(name).own])
@@ -122,7 +122,7 @@ def places(m: Manager, request: pb.PlacesRequest) -> pb.PlacesReply:
 
 
 def hand_over_runs(m: Manager, request: pb.HandOverRunsRequest) -> None:
-    """The node that has them sends them to the other one."""
+    """Let the node that knows the sessions' runs send them to the other node."""
     name, here, source = request.deployment, m.settings.node, request.from_node
     if source != here:
         m.across.connect(source).hand_over_runs(name, source, request.to_node)
@@ -136,7 +136,7 @@ def hand_over_runs(m: Manager, request: pb.HandOverRunsRequest) -> None:
 
 
 def take_runs(m: Manager, request: pb.TakeRunsRequest) -> None:
-    """Beside those that this node knows itself."""
+    """Note these runs of sessions beside those that this node knows itself."""
     with connected_state(m) as state:
         prefix = m.deployments.find(request.deployment).slot.prefix
         checkpoints.know_runs(state, prefix, {s.session: dict(s.runs) for s in request.sessions})
@@ -144,6 +144,6 @@ def take_runs(m: Manager, request: pb.TakeRunsRequest) -> None:
 
 @contextmanager
 def connected_state(m: Manager) -> Iterator[Connection]:
-    """The node's state server."""
+    """A connection to the node's state server."""
     with contextlib.closing(m.servers.connect("state")) as state:
         yield state

@@ -1,4 +1,4 @@
-"""The node manager's port for other hosts, by mutual TLS; what it answers to whom: forwarding.py. The rest needs the node's own socket."""
+"""The node manager's port for other hosts, by mutual TLS: for the calls in forwarding.py. All others need the node's own socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 
 class RemoteServer:
-    """The gRPC server on TCP. It looks at the certificates' files for every connection."""
+    """The gRPC server on TCP. It checks the certificates' files for changes at every connection."""
 
     def __init__(self, manager: Manager, listen: str, tls: Tls) -> None:
         self._listen, self._tls = listen, tls
@@ -53,7 +53,7 @@ class RemoteServer:
         return closed
 
     def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
-        """None if they have not changed, or cannot be used: then the former ones stay in effect."""
+        """The certificates; None if they have not changed, or cannot be used: then the former ones stay in effect."""
         first = self._stamp is None
         try:
             stamp = self._tls.stamp()

@@ -1,4 +1,4 @@
-"""What replicas ask the owner's node for: messages to calls of node_manager/replicas/sources.py, and back. No decisions here."""
+"""The requests of replicas to the owner's node: messages to calls of node_manager/replicas/sources.py, and back. No decisions here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def copied(m: Manager, request: pb.CopySlotRequest) -> Iterator[pb.SlotCopyPart]
 
 
 def followed(m: Manager, request: pb.FollowSlotRequest) -> pb.FollowSlotReply:
-    """What the slot's owner has written since."""
+    """The writes of the slot's owner that follow those of the request."""
     found = m.sources.follow(_name(request.replica), request.log, request.held, request.after, request.wait_ms)
     writes = [
         pb.LoggedWrites(position=w.position, token=w.token, whole=w.whole, commands=[pb.LoggedCommand(words=c) for c in w.commands])
