@@ -59,7 +59,7 @@ class Reconciler:
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
         self._done: dict[str, Any] = {}  # deployment -> the last wish that was carried out
-        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> (wish that it serves, condition last reported)
+        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> (wish it serves, condition last reported)
         self._again: dict[str, float] = {}  # deployment -> time of the next try after a failure (monotonic)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node manager is told at start, and where it keeps things. Nothing reads the environment here."""
+"""The settings of a node manager, and the places of its files. Nothing here reads the environment."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class NodeSettings:
     heartbeat_grace_ms: int = DEFAULT.heartbeat_grace_ms
     # A pinned version's slot without a lane for this long is retired.
     pinned_idle_s: float = 600.0
-    # A keyed session whose last task opened its lane longer ago, and none of whose lanes is open, counts as not in use: longer
-    # than the pause between two micro-batches as a rule.
+    # A keyed session counts as not in use if none of its lanes is open and its last task opened its lane longer ago than this: as a rule
+    # longer than the pause between two micro-batches.
     session_idle_s: float = 30.0
-    # After an update to another state version the state from before is kept for so long, and the input since, so that a version
-    # that cannot read the new state can come back.
+    # After an update to another state version, the state from before and the input since are kept for this long, so that a version that
+    # cannot read the new state can come back.
     rollback_window_s: float = 600.0
-    # An instance asked to leave finishes the frame in hand within this time, then is killed.
+    # An instance asked to leave finishes the frame in hand within this time, or is killed.
     stop_grace_s: float = 10.0
     # Give up state writes behind unreadable bytes of the state server's file (node_manager.servers.append_only).
     cut_state: bool = False
-    # The metrics tell names of deployments and loads to everybody who reaches them, so only this host unless told otherwise.
+    # The metrics show names and loads of deployments to everybody who reaches them, so only this host does unless told otherwise.
     metrics_host: str = "127.0.0.1"
     # Process driver: `auto`, a sandbox where the host allows one, or `none`.
     sandbox: str = "auto"
-    # Endpoints (host:port) that an operator may reach which asks for them (`network` in its manifest).
+    # Endpoints (host:port) that operators may reach if they ask for them (`network` in the manifest).
     allow_network: tuple[str, ...] = ()
     # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
     runtime_image: str = ""
@@ -55,20 +55,21 @@ class NodeSettings:
     # HOST:PORT for other hosts: the node manager there, the queue server one port above (0: any two); '' for this host only.
     listen: str = ""
 
-    # Between two decisions about a deployment's number of slots, and what rates are over: ten publications of an instance's counters.
+    # Seconds between two decisions about a deployment's number of slots, and the window of rates: ten publications of an instance's
+    # counters.
     decide_s: float = 10.0
     # A file of policies (elasticity/policies.py) that deployments may name beside those of the package; its folder is imported from.
     policies: Path | None = None
 
     @property
     def certificates(self) -> Tls | None:
-        """Those in the folder, if there is one."""
+        """The certificates in the folder, if there is one."""
         return Tls.folder(self.tls) if self.tls else None
 
     @property
     def queue_listen(self) -> str:
         """HOST:PORT of the queue server for other hosts: one port above the node manager's; '' without `listen`. UsageError without
-        certificates: beyond this host there is nothing but TLS."""
+        certificates: other hosts are served by TLS only."""
         if not self.listen:
             return ""
         if self.tls is None:
@@ -81,18 +82,17 @@ class NodeSettings:
 
     @property
     def server_hang_s(self) -> float:
-        """A server that has not answered for so long is replaced: half the grace, so that the watchdog sees the new one in time."""
+        """A server that has not answered for this long is replaced: half the grace, so that the watchdog sees the new one in time."""
         return SERVER_HANG_S * self.heartbeat_grace_ms / DEFAULT.heartbeat_grace_ms
 
     @property
     def socket(self) -> Path:
-        """Where the gRPC service listens."""
+        """The socket of the gRPC service."""
         return self.home / "node.sock"
 
     @property
     def sockets(self) -> Path:
-        """Where both servers listen, and nothing else is: a container sees this directory, so that a server started again is
-        reachable in it."""
+        """The directory of both servers' sockets, and of nothing else: a container sees it, so that a restarted server is reachable."""
         return self.home / "run"
 
     @property
@@ -122,7 +122,7 @@ class NodeSettings:
 
     @property
     def usage(self) -> Path:
-        """What deployments have used so far."""
+        """The usage of deployments so far."""
         return self.home / "usage.json"
 
     @property
@@ -137,12 +137,12 @@ class NodeSettings:
 
     def prepare(self) -> None:
         """Make the directories, for this user only; UsageError if a socket's path would be too long."""
-        # Of a server, and of an operator that is a command (udo_runtime.child.process).
+        # The longest paths: a server's socket, and that of an operator that is a command (udo_runtime.child.process).
         longest = max((str(p.absolute()) for p in (self.sockets / "queue.sock", self.instances / "01234567/op/.s")), key=len)
         if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
             raise UsageError(f"{longest} is too long for a Unix socket ({_SOCKET_PATH_BYTES} bytes): choose a shorter --home")
         for path in (self.home, self.sockets, self.instances, self.handles, self.logs, self.images, self.home / "servers"):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Whoever may enter the home may reach the sockets; in a container, which sees this directory alone, another user does.
+        # The closed home keeps other users from the sockets; in a container, which sees this directory alone, another user reaches them.
         self.home.chmod(0o700)
         self.sockets.chmod(0o755)

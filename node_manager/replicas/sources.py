@@ -46,7 +46,7 @@ class Sources:
 
     def __init__(self, node: NodeParts, deployments: Deployments, across: Across) -> None:
         self._node, self._deployments, self._across = node, deployments, across
-        self._lock = Lock()  # who is named changes between no two steps of what a replica asks for
+        self._lock = Lock()  # the named replicas do not change within a replica's request
 
     def settle(self) -> None:
         """Tell the slots of this node which nodes are their replicas, as the registry last said."""

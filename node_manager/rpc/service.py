@@ -34,11 +34,11 @@ from udo_protocol.proto import node_manager_pb2_grpc as rpc
 from udo_protocol.state.placement import Placement
 
 SERVICE = "udo.v1.NodeManager"
-# Every open lane, deploy and log follower holds one while it waits.
+# Every OpenLane, deploy and log follower holds a thread while it waits.
 THREADS = 64
 _METADATA_BYTES = 64 << 10
 CLOSE_GRACE_S = 2.0
-# How often a deployment is looked for that is about to be here.
+# How often to look for a deployment that is about to be here.
 _AWAITED_POLL_S = 0.05
 OPTIONS = [
     ("grpc.max_metadata_size", _METADATA_BYTES),
@@ -48,7 +48,7 @@ OPTIONS = [
 
 
 class NodeService(rpc.NodeManagerServicer):
-    """See node_manager.proto. `queue`: where callers find the queue server; '' for its socket."""
+    """See node_manager.proto. `queue`: the queue server's address for callers; '' for its socket."""
 
     def __init__(self, manager: Manager, queue: str = "") -> None:
         self._manager = manager
@@ -61,8 +61,8 @@ class NodeService(rpc.NodeManagerServicer):
         return self.open_lane(request)
 
     def open_lane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:
-        """The call itself, whichever way it came. A deployment that may be about to be here is waited for: a node that has just come, or
-        whose disk was lost, is asked by tasks before its registry has told it what it is to serve."""
+        """OpenLane, by gRPC or by HTTP. A deployment that may be about to be here is waited for: tasks may call a new node, or one whose
+        disk was lost, before its registry has told it what to serve."""
         deadline = time.monotonic() + request.wait_ms / 1000
         while True:
             try:
@@ -83,7 +83,7 @@ class NodeService(rpc.NodeManagerServicer):
         return self._open(request, placed)
 
     def _open(self, request: pb.OpenLaneRequest, placed: Placement | None) -> pb.OpenLaneReply:
-        """A lane in this node's own slots."""
+        """Open a lane in this node's own slots."""
         lane = self._manager.lanes.open(
             request.deployment,
             session=request.session,
@@ -137,7 +137,7 @@ class NodeService(rpc.NodeManagerServicer):
         return lanes.run_order(lane, placed, *known, wait_s=request.wait_ms / 1000), version
 
     def _address(self, prefix: str, run_id: str, route: int) -> pb.SlotAddress:
-        """Where a lane leads, and with which user."""
+        """The address of a slot for a lane, and the lane's login."""
         login, queue = self._manager.servers.lanes(prefix), self._queue
         node = self._manager.settings.node
         user, password = login.user, login.password

@@ -1,4 +1,4 @@
-"""What a node manager says of its slots, as far as its servers answer."""
+"""The status of a node manager's slots, as far as its servers answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer")
 
 @contextlib.contextmanager
 def connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
-    """That server, or None while it is away."""
+    """A connection to that server, or None while it is away."""
     try:
         conn = manager.servers.glance(role)
     except ServerLost:
@@ -38,7 +38,7 @@ def connected(manager: Manager, role: Role) -> Iterator[Connection | None]:
 
 
 def asked(conn: Connection | None, question: Callable[..., _Answer], *about: Any, otherwise: _Answer) -> _Answer:
-    """What that server answers, `otherwise` while it is away or still reads its file: a status must not fail for that."""
+    """The server's answer, or `otherwise` while it is away or still reads its file: a status must not fail for that."""
     with contextlib.suppress(ServerLost):
         return question(conn, *about) if conn else otherwise
     return otherwise
@@ -46,7 +46,7 @@ def asked(conn: Connection | None, question: Callable[..., _Answer], *about: Any
 
 @dataclass(frozen=True)
 class SlotReadings:
-    """What the servers say of a slot; `broken`: why not all of it could be read."""
+    """The servers' figures of a slot; `broken`: why not all of them could be read."""
 
     log: slot.SlotStats
     counted: dict[str, float]
@@ -56,7 +56,7 @@ class SlotReadings:
 
 
 def look(queue: Connection | None, state: Connection | None, v: SlotView) -> SlotReadings:
-    """What an operator may have broken concerns its own slot only."""
+    """Read the figures of a slot. Keys that its operator may have broken affect this slot only."""
     prefix = f"udo:{v.deployment}:{v.number}:"
     broken: list[str] = []
 
@@ -83,7 +83,7 @@ def group_map_of(m: Manager, state: Connection | None, d: NodeDeployment) -> Slo
 
 
 def slot_status(m: Manager, v: SlotView, looked: SlotReadings, groups: SlotGroups | None = None) -> pb.SlotStatus:
-    """What `udo status` shows of a slot: its owner, log, limits and, if it is keyed, key groups."""
+    """The status of a slot for `udo status`: its owner, log, limits and, if it is keyed, key groups."""
     log = looked.log
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
     image = v.wanted.image if v.wanted else None
@@ -117,12 +117,12 @@ def slot_status(m: Manager, v: SlotView, looked: SlotReadings, groups: SlotGroup
 
 
 def totals(v: SlotView, looked: SlotReadings) -> dict[str, float]:
-    """Counters of a slot since this manager knows it: those of former instances included."""
+    """Counters of a slot since this manager knows it, including those of former instances."""
     return {n: min(v.totals.get(n, 0.0) + looked.counted.get(n, 0.0), untrusted.MOST) for n in COUNTED}
 
 
 def slot_stats(m: Manager, queue: Connection | None, v: SlotView, looked: SlotReadings | None = None) -> pb.SlotStats:
-    """What `udo top` shows of a slot."""
+    """The figures of a slot for `udo top`."""
     looked = looked or look(queue, None, v)
     status, now, total = slot_status(m, v, looked), looked.counted, totals(v, looked)
     seen = m.driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None

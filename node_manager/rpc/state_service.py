@@ -13,7 +13,7 @@ from udo_protocol.state.pieces import StoredGroup
 
 # gRPC's own bound is 4 MiB a message.
 _PIECE_BYTES = 1 << 20
-# What undo may add to the values themselves.
+# Bound on what is imported, as a multiple of the values' bound: undo may add to the values.
 _OVERHEAD = 3
 
 
@@ -40,7 +40,7 @@ def _session(s: Info) -> pb.StateSession:
 
 
 def exported(states: States, deployment: str, session: str) -> Iterator[pb.StatePart]:
-    """The parts of a session."""
+    """Yield the parts of a session."""
     with states.pinned(deployment, session) as (info, manifest, groups):
         yield _header(info, manifest)
         for number, group in groups:
@@ -76,7 +76,7 @@ def pieces(group: int, kind: pb.StatePiece.Kind, data: bytes) -> Iterator[pb.Sta
 
 
 def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) -> pb.StateImportReply:
-    """Gather the parts and write the session; refuses at the header what cannot fit."""
+    """Gather the parts and write the session; refuse at the header a state that cannot fit."""
     first = next(parts, None)
     if first is None or not first.HasField("header"):
         raise UsageError("an import begins with a header")

@@ -15,7 +15,7 @@ from udo_protocol.errors import Conflict, NotFound, OperatorError, UdoError, Una
 
 _log = structlog.get_logger()
 T = TypeVar("T")
-# The first that fits; tools that know nothing of ErrorInfo still see a sensible status.
+# The first that fits counts; tools that know nothing of ErrorInfo still see a sensible status.
 _CODES: tuple[tuple[type[UdoError], int], ...] = (
     (NotFound, code_pb2.NOT_FOUND),
     (Conflict, code_pb2.FAILED_PRECONDITION),
@@ -25,7 +25,7 @@ _CODES: tuple[tuple[type[UdoError], int], ...] = (
     (Unavailable, code_pb2.UNAVAILABLE),
     (OperatorError, code_pb2.ABORTED),
 )
-# An error travels in trailing metadata, twice; peers accept that much (udo_protocol.node.api sets it on its side).
+# An error travels in trailing metadata, twice; peers accept this much (udo_protocol.node.api sets it on its side).
 MESSAGE_CHARACTERS = 6000
 
 
@@ -39,7 +39,7 @@ def status_of(error: UdoError) -> status_pb2.Status:
 
 
 def shortened(text: str) -> str:
-    """A message as it may travel."""
+    """The message, without its middle if it is too long to travel."""
     half = MESSAGE_CHARACTERS // 2
     return text if len(text) <= MESSAGE_CHARACTERS else f"{text[:half]}\n...\n{text[-half:]}"
 

@@ -1,7 +1,7 @@
 """Users of the two servers: the node manager's own, one per slot for its lanes, one per instance. No connection without a password.
 
-The manager's password, and the secret that those of the lanes are made of, are drawn once per home and kept in a file for this user
-only; that of a slot's lanes is another one each hour; an instance's is known to the instance alone, here only by its hash. A server
+The manager's password, and the secret from which those of lanes are derived, are drawn once per home and kept in a file for this user only.
+The password of a slot's lanes changes every hour; an instance's is known to the instance alone, and only its hash is kept here. A server
 starts with all its users (an access-control file), so that it never accepts unknown users and never refuses a known one.
 """
 
@@ -24,14 +24,14 @@ from udo_protocol.errors import Unavailable
 from udo_protocol.queue import access
 from udo_protocol.queue.connection import Connection, Login
 
-# One command of whichever client its caller has.
+# Executes one command, with whichever client the caller has.
 Call = Callable[..., Any]
-# Those of lanes are called `lane:fraud:0`, which no instance is.
+# The users of lanes are called `lane:fraud:0`, which no instance is.
 MANAGER, LANES = "manager", "lane"
 _BYTES = 24
-# A lane logs in right after it was opened. A password that was handed out is good for the rest of this time and the next one.
+# A lane logs in right after it was opened. A password that was handed out is good for the rest of its hour and the next one.
 LANE_PASSWORD_S = 3600
-# The server's own user of that name takes part in nothing.
+# The server's own user `default` may do nothing.
 _CLOSED = "user default off resetpass resetkeys resetchannels -@all"
 
 
@@ -70,7 +70,7 @@ class Users:
         self._lock = Lock()
 
     def acl_file(self, role: Role) -> Path:
-        """The file a server of this role starts with."""
+        """Write the file of users that a server of this role starts with; return its path."""
         users = {MANAGER: ["on", _hash(self.manager.password), "~*", "+@all"]}
         with self._lock:
             users |= self._rules[role]
@@ -81,22 +81,22 @@ class Users:
         return path
 
     def new(self, role: Role, call: Call, name: str, rules: Sequence[str]) -> str:
-        """Admit a new user; its password."""
+        """Admit a new user; return its password."""
         password = secrets.token_urlsafe(_BYTES)
         self._set(role, call, name, ["on", _hash(password), *rules])
         return password
 
     def hour(self) -> int:
-        """Whose passwords of lanes are handed out now."""
+        """The hour whose lane passwords are handed out now."""
         return int(self.clock() // LANE_PASSWORD_S)
 
     def lanes(self, prefix: str, hour: int = 0) -> Login:
-        """The user of this slot's lanes, and its password of that hour."""
+        """The user of this slot's lanes, with its password of that hour."""
         password = hmac.new(self._of_lanes, f"{prefix}{hour}".encode(), hashlib.sha256).hexdigest()
         return Login(f"{LANES}:{prefix[4:-1]}", password)
 
     def admit_lanes(self, call: Call, prefix: str, hour: int) -> None:
-        """Admit the users of lanes on the queue server, with the passwords of this hour and the last one. Who is logged in stays so."""
+        """Admit the user of a slot's lanes on the queue server, with the passwords of this hour and the last one. Open logins stay."""
         passwords = [_hash(self.lanes(prefix, h).password) for h in (hour, hour - 1)]
         self._set("queue", call, self.lanes(prefix).user, ["on", "resetpass", *passwords, *access.lanes(prefix)])
 
@@ -112,7 +112,7 @@ class Users:
         call("ACL", "SETUSER", name, *rules)
 
     def forget(self, role: Role, name: str) -> bool:
-        """A server that starts from now on does not know the user; whether those until now did."""
+        """Leave the user out of servers that start from now on; return whether it was known until now."""
         with self._lock:
             return self._rules[role].pop(name, None) is not None
 
@@ -125,7 +125,7 @@ class Users:
                     self._rules[role][name] = rules
 
     def others(self, role: Role, known: Iterable[str]) -> list[str]:
-        """Users of instances that are not among these."""
+        """The instances' users that are not among these."""
         with self._lock:
             return sorted(name for name in self._rules[role].keys() - set(known) if not name.startswith(f"{LANES}:"))
 

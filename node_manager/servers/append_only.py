@@ -1,9 +1,9 @@
-"""The state server's append-only file: finds where it stops being readable and cuts it there, after keeping a copy.
+"""The state server's append-only file: finds where it becomes unreadable and cuts it there, after keeping a copy.
 
-The file is `appendonlydir/` of the server: a manifest that names a base (a snapshot) and, last, the writes since. Only the writes
-are ever cut, and only behind the last whole command, a MULTI with its EXEC counting as one. Since every write is on the disk before
-it is confirmed, what a crash leaves unfinished there was confirmed to nobody. Whole commands behind unreadable bytes were, so those
-are discarded only on request.
+The file is `appendonlydir/` of the server: a manifest that names a base (a snapshot) and, last, the writes since. Only the writes are ever
+cut, and only behind the last whole command, a MULTI with its EXEC counting as one. Since every write is on the disk before it is confirmed,
+a command that a crash left unfinished was confirmed to nobody. Whole commands behind unreadable bytes were, so they are discarded only on
+request.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from udo_protocol.errors import Unavailable
 _COMMAND = re.compile(rb"\*[1-9]\d*\r\n\$\d+\r\n")
 # Every write of a session's groups changes its manifest, too.
 _SESSION = re.compile(rb"udo:([^:\s]{1,60}):\d+:(?:m|runs):([^\r\n]{1,200})\r\n")
-# A longest line before a value: `*` or `$` and a number below 2^63.
+# The longest line before a value: `*` or `$` and a number below 2^63.
 _LINE_BYTES = 24
-# Sessions told by name; the rest is counted.
+# Sessions that a message names; the others are counted.
 _NAMED = 20
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What was cut off a file: from where, how many bytes, where its copy is, and what stood there as far as it can be read."""
+    """A cut of a file: from where, how many bytes, its commands and sessions as far as they can be read, and where the copy is."""
 
     file: str
     offset: int
@@ -52,7 +52,7 @@ class Cut:
 
 
 def mend(directory: Path, *, force: bool = False) -> Cut | None:
-    """Cut the writes of the server in `directory` where they stop being readable; None if they are whole.
+    """Cut the writes of the server in `directory` where they become unreadable; None if they are whole.
 
     Unavailable if whole commands follow there, unless `force`.
     """
@@ -89,7 +89,7 @@ def mend(directory: Path, *, force: bool = False) -> Cut | None:
 
 
 def last_cut(directory: Path) -> Cut | None:
-    """What was cut here, told as long as its copy is there."""
+    """The last cut here; None once its copy has been removed."""
     record = read_json(_note(directory))
     return Cut(**record) if record and Path(record["copy"]).exists() else None
 
@@ -110,7 +110,7 @@ def _writes(directory: Path) -> Path | None:
 
 
 def _readable(data: mmap.mmap, at: int) -> tuple[int, int, int]:
-    """Of the commands that begin at `at`: where the last whole one ends, where reading stops, and how many are whole."""
+    """Read the commands from `at` on; return where the last whole one ends, where reading stops, and how many are whole."""
     good, count, pending, inside = at, 0, 0, False
     while (read := _command(data, at)) is not None:
         at, name = read
@@ -122,7 +122,7 @@ def _readable(data: mmap.mmap, at: int) -> tuple[int, int, int]:
 
 
 def _behind(data: mmap.mmap, at: int) -> int:
-    """How many whole commands stand anywhere behind `at`."""
+    """The number of whole commands anywhere behind `at`."""
     count = 0
     while (begin := _COMMAND.search(data, at)) is not None:
         _, stop, found = _readable(data, begin.start())

@@ -1,4 +1,4 @@
-"""The two embedded servers of a node: finding a new enough binary and the arguments to start it with.
+"""The two embedded servers of a node: finds a new enough binary, and the arguments to start it with.
 
 queue: payload in memory only. state: append-only file, fsync always. Both listen on a Unix socket and on nothing else.
 """
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", re.IGNOREC
 
 @dataclass(frozen=True)
 class ServerBinary:
-    """A server that is new enough."""
+    """A server program that is new enough."""
 
     path: str
     kind: str
@@ -81,7 +81,7 @@ def server_args(binary: ServerBinary, role: Role, directory: Path, socket: Path,
     args += ["--aclfile", str(users)] if users else []
     if role == "queue":
         return [*args, "--appendonly", "no"]
-    # Not loaded if its end is missing: node_manager.servers.append_only cuts it, keeps a copy and says what was lost.
+    # A file without its end is not loaded: node_manager.servers.append_only cuts it, keeps a copy and says what was lost.
     args += ["--aof-load-truncated", "no"]
-    # Uncompressed: the file is written anew when it has grown by as much as it then held, and that is to be as much as memory holds.
+    # Uncompressed: the file is rewritten once it has grown by its size after the last rewrite, which is to be that of the data in memory.
     return [*args, "--appendonly", "yes", "--appendfsync", "always", "--rdbcompression", "no"]

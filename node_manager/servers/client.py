@@ -17,9 +17,9 @@ from udo_protocol.queue.connection import Login, ReplyError, ServerLoading
 
 @contextmanager
 def administered(socket: Path, login: Login, timeout_s: float) -> Iterator[redis.Redis]:
-    """A client of the server on this socket, for a few commands. It tries nothing again: a server that was lost is another one.
+    """A client of the server on this socket, for a few commands. It does not retry: a server that was lost and is back is another one.
 
-    ServerLost without an answer in time, ServerLoading while it reads its file, Unauthorized, ReplyError for what it refuses.
+    ServerLost without an answer in time, ServerLoading while the server reads its file, Unauthorized, ReplyError if it refuses a command.
     """
     client = redis.Redis(
         unix_socket_path=str(socket),

@@ -1,8 +1,7 @@
 """The two servers of a node: started once, in sessions of their own, adopted by the next manager, replaced when they are lost.
 
-A server is lost when it has died, when its socket is gone, or when it has not answered for too long. Whatever is left of it is
-ended before another one starts. Without the manager's heartbeat for the grace period a watchdog stops both
-(node_manager/servers/watchdog.py).
+A server is lost when it has died, when its socket is gone, or when it has not answered for too long. Its remains are ended before another
+one starts. Without the manager's heartbeat for the grace period a watchdog stops both (node_manager/servers/watchdog.py).
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _LOAD_TIMEOUT_S = 600.0
 # The record of the watchdog's process in a home: homes of earlier releases have it under this name.
 _WATCHDOG = "warden"
 _RELAUNCH_S = 5.0
-# How often a server is asked whether it answers, and how long a single question waits at most.
+# How often a server is probed, and the longest wait for one answer.
 _PROBE_EVERY_S, _PROBE_MOST_S = 2.0, 5.0
 # A status request does not wait for a server that is currently slow.
 _GLANCE_S = 2.0
-# A server that has just been ended gives its files free within moments.
+# A server that has just been ended releases its files within moments.
 _FREE_S = 5.0
 
 
@@ -86,7 +85,7 @@ class Servers:
         self._probe_s, self._probe_every_s = min(_PROBE_MOST_S, self._hang_s / 4), min(_PROBE_EVERY_S, self._hang_s / 4)
 
     def start(self) -> set[Role]:
-        """Adopt or start both; answers the roles that had to be started."""
+        """Adopt or start both; return the roles that had to be started."""
         adopted = {role: server for role in ROLES if (server := self._adopt(role))}
         for role in ROLES:
             self._settle(adopted.get(role) or self._launch(role))
@@ -97,7 +96,7 @@ class Servers:
         return set(ROLES) - set(adopted)
 
     def socket(self, role: Role) -> Path:
-        """Where the server listens."""
+        """The path of the server's socket."""
         return self._settings.sockets.absolute() / f"{role}.sock"
 
     def running(self) -> list[RunningServer]:
@@ -128,7 +127,7 @@ class Servers:
         return administered(self.socket(role), self.users.manager, timeout_s)
 
     def admit(self, role: Role, name: str, rules: Sequence[str]) -> str:
-        """A new user of an instance; its password."""
+        """Admit the user of an instance; return its password."""
         with self._administered(role) as client:
             return self.users.new(role, client.execute_command, name, rules)
 
@@ -138,7 +137,7 @@ class Servers:
             self.users.widen(role, client.execute_command, name, rules)
 
     def lanes(self, prefix: str) -> Login:
-        """Whom the lanes of this slot log in as; ServerLost while the queue server is away."""
+        """The login of this slot's lanes; ServerLost while the queue server is away."""
         if (hour := self.users.hour()) != self._with_lanes.get(prefix):
             with self._administered("queue") as client:
                 self.users.admit_lanes(client.execute_command, prefix, hour)
@@ -146,12 +145,12 @@ class Servers:
         return self.users.lanes(prefix, hour)
 
     def dismiss_lanes(self, prefix: str) -> None:
-        """The slot is removed."""
+        """Remove the user of a removed slot's lanes."""
         self._with_lanes.pop(prefix, None)
         self.dismiss(self.users.lanes(prefix).user)
 
     def dismiss(self, name: str) -> None:
-        """An instance is gone, and so are its users; connections that it left open are closed."""
+        """Remove the users of an instance that is gone, and close connections that it left open."""
         for role in ROLES:
             if self.users.forget(role, name):
                 with contextlib.suppress(ServerLost, ReplyError), self._administered(role) as client:
@@ -164,7 +163,7 @@ class Servers:
                 self.dismiss(name)
 
     def remark(self, role: Role) -> str:
-        """What an operator of the platform should know of its data; empty as a rule."""
+        """A remark about its data for the operator of the platform; empty as a rule."""
         cut = append_only.last_cut(self._settings.home.absolute() / "servers" / role) if role == "state" else None
         return str(cut) if cut else ""
 
@@ -214,11 +213,11 @@ class Servers:
         return RunningServer(role, str(self.socket(role)), process, info["run_id"], version)
 
     def _adopt(self, role: Role) -> RunningServer | None:
-        """The server that a former manager left, once it answers; None if there is none, or none that can be reached any more."""
+        """Adopt the server that a former manager left, once it answers; None if there is none, or it cannot be reached any more."""
         record = read_json(self._record(role)) or {}
         process = proc.ProcessId(**record["process"]) if "process" in record else None
         waited_s, observed = 0.0, ObservedTime(2 * self._probe_s)
-        patience_s = self._hang_s / 2  # for each of the two; the watchdog waits for the sum
+        patience_s = self._hang_s / 2  # for each server; the watchdog waits for the sum
         while True:
             try:
                 server = self._describe(role)
@@ -236,10 +235,10 @@ class Servers:
             time.sleep(0.05)
 
     def _end(self, role: Role, process: proc.ProcessId | None, why: str) -> None:
-        """Whatever is left of a lost server goes: no two processes may hold one append-only file."""
+        """End whatever is left of a lost server: no two processes may hold one append-only file."""
         if process is not None:
             _log.error("server lost; starting a new one", role=role, pid=process.pid, why=why)
-            proc.terminate(process, 0)  # what it has confirmed is on disk
+            proc.terminate(process, 0)  # its confirmed writes are on disk
         self.socket(role).unlink(missing_ok=True)
 
     def _launch(self, role: Role) -> RunningServer:
@@ -280,7 +279,7 @@ class Servers:
         return server
 
     def _started(self, role: Role, child: subprocess.Popen[bytes], log: Path) -> RunningServer | None:
-        """Once it answers; None if it has ended instead."""
+        """Wait until the server answers; None if it has ended instead."""
         began = time.monotonic()
         while True:
             try:
@@ -294,7 +293,7 @@ class Servers:
             time.sleep(0.005)
 
     def _mended(self, role: Role, status: int, log: Path) -> RunningServer:
-        """A server has ended instead of starting: start it again if that was for unreadable writes, which are cut off."""
+        """Start a server again that has ended instead of starting, if that was for unreadable writes, which are cut off."""
         if role == "state" and (cut := append_only.mend(log.parent, force=self._settings.cut_state)):
             _log.error("the state server's file was cut", what=str(cut))
             return self._launch(role)
@@ -316,7 +315,7 @@ class Servers:
             self._trouble.pop(server.role, None)
 
     def _look_after(self, role: Role) -> None:
-        """Until the end: replace the server whenever it is lost. Begins anew at any point."""
+        """Replace the server whenever it is lost, until the manager stops. Can begin anew at any point."""
         while not self._stopping.is_set():
             server = self._running[role]
             why = self._until_lost(server)
@@ -335,7 +334,7 @@ class Servers:
                 self._on_restart(role)
 
     def _until_lost(self, server: RunningServer) -> str:
-        """Ask it again and again whether it answers, the queue server by renewing the heartbeat; why it is lost."""
+        """Probe the server again and again, the queue server by renewing the heartbeat; return why it is lost."""
         role, silent_s, observed = server.role, 0.0, ObservedTime(self._probe_every_s + 2 * self._probe_s)
         while not self._stopping.is_set():
             if role == "queue":
@@ -368,7 +367,7 @@ class Servers:
         return process if process and proc.alive(process) else None
 
     def _start_watchdog(self) -> None:
-        """Start the watchdog, unless one of an earlier manager still runs. Both servers may restart at once."""
+        """Start the watchdog, unless one still runs, perhaps an earlier manager's."""
         with self._lock:
             if self._stopping.is_set() or self._watchdog() is not None:
                 return
@@ -383,7 +382,7 @@ class Servers:
 
 @contextlib.contextmanager
 def _claimed(directory: Path) -> Iterator[int]:
-    """The right to run a server on these files: a lock that goes over to the server with the descriptor and lasts as long as it."""
+    """Claim the files for one server: a lock that the server inherits with the descriptor and holds as long as it lives."""
     fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + _FREE_S

@@ -1,7 +1,7 @@
-"""The format of the state server's keys: a number in a key of its own; what an earlier release wrote is brought into this one's.
+"""The format of the state server's keys: a number in a key of its own; keys of an earlier release are converted to this one's format.
 
-It is done before any instance reaches the server, in steps of which each is one transaction on the server. What is done is noted in the
-same transaction, so after a crash at any point the next start goes on from there.
+They are converted before any instance reaches the server, one transaction for each step. The same transaction notes the step, so after a
+crash at any point the next start goes on from there.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _log = structlog.get_logger()
 # 1: no number is stored. 2: manifests name pieces. 3: runs have the number of their plan. To raise it: docs/contributing.md.
 FORMAT = 3
 _KEY = re.compile(rb"(udo:[^:]+:\d+:)(.+)", re.DOTALL)
-# Of format 1: what only running instances of that release can use. A rollback needs the input since, which was lost with its queue server.
+# Keys of format 1 that only running instances of that release can use. A rollback needs the input since, which was lost with its queue
+# server.
 _OBSOLETE = re.compile(rb"(?:kept|changelog|logged|readers|reading|follower)$|(?:kept|journal):", re.DOTALL)
 
 
 def bring_up(state: Connection) -> int:
-    """Bring what the server holds into this release's format; the format it had. Unavailable if that is a later release's."""
+    """Convert the server's keys to this release's format; return the format they had. Unavailable if that is a later release's."""
     stored = bytes(state.call("GET", keys.FORMAT) or b"1").decode("utf-8", "replace")
     if not stored.isdecimal() or int(stored) > FORMAT:
         raise Unavailable(
@@ -40,7 +41,7 @@ def bring_up(state: Connection) -> int:
 
 
 def upgraded(state: Connection, stored: int) -> Iterator[str]:
-    """The steps from format `stored` to this one, one transaction each, and the key that each has changed."""
+    """Carry out the steps from format `stored` to this one, one transaction each; yield the key that each has changed."""
     slots = [m.groups() for key in sorted(state.call("KEYS", "udo:*")) if (m := _KEY.fullmatch(bytes(key)))]
     changes = {b"runs": _runs}
     if stored == 1:
@@ -64,7 +65,7 @@ def upgraded(state: Connection, stored: int) -> Iterator[str]:
 
 
 def _manifest(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg]]:
-    """`meta` becomes `piece changes base_bytes change_bytes meta`. Values keep their keys: a piece is called `session:group`."""
+    """`meta` becomes `piece changes base_bytes change_bytes meta`. Values keep their keys, if `session:group` may name a piece."""
     commands: list[list[Arg]] = []
     flat = state.call("HGETALL", prefix + b"m:" + session)
     for number, meta in zip(map(int, flat[::2]), flat[1::2], strict=True):

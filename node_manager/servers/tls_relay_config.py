@@ -1,4 +1,4 @@
-"""What Envoy is told: listen by TLS, ask for a certificate, pass the bytes to a Unix socket. JSON values only, no I/O."""
+"""Envoy's configuration: listen by TLS, ask for a certificate, pass the bytes to a Unix socket. JSON values only, no I/O."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from udo_protocol.certificates import Pem
 _TYPES = "type.googleapis.com/envoy.extensions"
 # Connections at a time: as many as the server behind it takes.
 _CONNECTIONS = 10_000
-# Who connects proves who it is within this time.
+# A client has to complete the handshake within this time.
 _HANDSHAKE_S = 10
-# A host that has vanished without a word is noticed after about a minute: then its lanes end. In seconds, and how many probes.
+# A host that has vanished without a word is noticed after about a minute, and its lanes end: seconds until the first probe and between
+# probes, and how many probes.
 _IDLE_S, _PROBE_EVERY_S, _PROBES = 30, 10, 3
-# Numbers of these in the kernel's interface: SOL_SOCKET, SO_KEEPALIVE; IPPROTO_TCP, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
+# (level, name, value), by the kernel's numbers: SOL_SOCKET, SO_KEEPALIVE; IPPROTO_TCP, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
 _KEEPALIVE = ((1, 9, 1), (6, 4, _IDLE_S), (6, 5, _PROBE_EVERY_S), (6, 6, _PROBES))
 OWN, AUTHORITIES = "own", "authorities"
 
 
 def secrets(pem: Pem) -> dict[str, Any]:
-    """For each of the two files what it is to hold: this side's certificate, and who vouches for others."""
+    """The contents of the two files: this side's certificate, and the authorities that vouch for others."""
     certificate = {"certificate_chain": _inline(pem.certificate), "private_key": _inline(pem.key)}
     content = {OWN: {"tls_certificate": certificate}, AUTHORITIES: {"validation_context": {"trusted_ca": _inline(pem.ca)}}}
     kind = f"{_TYPES}.transport_sockets.tls.v3.Secret"
@@ -28,7 +29,7 @@ def secrets(pem: Pem) -> dict[str, Any]:
 
 
 def whole(address: str, port: int, target: Path, directory: Path) -> dict[str, Any]:
-    """The configuration; `directory` has the files of `secrets`, which it reads again when they are replaced."""
+    """The configuration; `directory` has the files of `secrets`, which Envoy reads again when they are replaced."""
 
     def watched(name: str) -> dict[str, Any]:
         source = {"path_config_source": {"path": str(directory / f"{name}.json")}, "resource_api_version": "V3"}

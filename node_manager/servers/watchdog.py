@@ -1,9 +1,9 @@
 """Stops a node's instances and servers once the node manager has been gone for the grace period.
 
-A script of the standard library only, in its own session: `python -I -S watchdog.py HOME GRACE_MS`. The heartbeat is a
-key on the queue server that the manager renews and that expires by itself; instances look at it too, this is for the
-servers and for instances that hang. It ends with the servers. Time in which this process hung itself does not count, since
-the node manager may have hung with it and could not renew the heartbeat.
+A script of the standard library only, in its own session: `python -I -S watchdog.py HOME GRACE_MS`. The heartbeat is a key on the queue
+server that the manager renews and that expires by itself. Instances look at it, too; the watchdog is for the servers and for instances that
+hang. It ends with the servers. Time in which the watchdog itself hung does not count: the node manager may have hung with it, unable to
+renew the heartbeat.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 # How often it checks: rare enough to cost nothing, often enough for a grace period of seconds.
 INTERVAL_S = 1.0
-# How long a reply, and a regular shutdown, may take.
+# The longest that a reply, and a regular shutdown, may take.
 REPLY_S, TERM_S = 5.0, 5.0
 HEARTBEAT = b"udo:heartbeat"
-# In the home, where the Docker daemon is that has its containers, and the label by which they are found.
+# The file in the home that names the Docker daemon of its containers, and the label by which they are found.
 DOCKER, HOME_LABEL = "docker", "dev.udo.home"
 _REMOVED_S = 10.0
 
@@ -36,7 +36,7 @@ def encoded(*words: bytes) -> bytes:
 
 
 class ServerLink:
-    """A connection to a server, as the manager."""
+    """A connection to a server, logged in as the manager."""
 
     def __init__(self, path: Path, password: bytes) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,7 +50,7 @@ class ServerLink:
             raise
 
     def call(self, *words: bytes) -> bytes:
-        """One command; the first line of its raw reply. OSError if the server closed instead."""
+        """Execute one command; return the first line of its raw reply. OSError if the server closed the connection instead."""
         self._socket.sendall(encoded(*words))
         line = self._replies.readline()
         if not line:
@@ -87,14 +87,15 @@ class Daemon(http.client.HTTPConnection):
         self.path = address.removeprefix("unix://")
 
     def connect(self) -> None:
-        """To its socket."""
+        """Connect to the daemon's socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self.path)
 
 
 def remove_containers(home: Path) -> list[str]:
-    """Remove the containers of this home, also those no record names: which ones. If their daemon is away, the next manager looks."""
+    """Remove the containers of this home, also those without a record; return which ones. If their daemon is away, the next manager
+    looks."""
     removed: list[str] = []
     mine = urllib.parse.quote(json.dumps({"label": [f"{HOME_LABEL}={home}"]}))
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
@@ -120,7 +121,7 @@ def _asked(address: str, method: str, path: str) -> tuple[int, Any]:
 
 
 def stop_instances(home: Path) -> None:
-    """End those that are processes. Containers, which stop by themselves unless they hang, are removed."""
+    """End the instances that are processes, and remove containers, which stop by themselves unless they hang."""
     remove_containers(home)
     end(recorded(home / "handles", "handle", "data"))
 
@@ -138,7 +139,7 @@ def recorded(directory: Path, *where: str) -> list[tuple[int, int]]:
 
 
 def end(found: list[tuple[int, int]]) -> None:
-    """SIGTERM, then SIGKILL for those left after a while."""
+    """SIGTERM to these processes, then SIGKILL to those left after a while."""
     for pid, started in found:
         kill_group(pid, started, signal.SIGTERM)
     deadline = time.monotonic() + TERM_S
@@ -149,7 +150,7 @@ def end(found: list[tuple[int, int]]) -> None:
 
 
 def main(home: Path, grace_s: float) -> None:
-    """Watch until the manager or the servers are gone."""
+    """Watch until the manager or the servers are gone; then stop what is left."""
     queue, state = home / "run" / "queue.sock", home / "run" / "state.sock"
     password = json.loads((home / "servers" / "access.json").read_text())["manager"].encode()
     server, missed_s, patience_s, looked = None, 0.0, grace_s, time.monotonic()
@@ -161,7 +162,7 @@ def main(home: Path, grace_s: float) -> None:
             if server.call(b"EXISTS", HEARTBEAT).startswith(b":1"):
                 missed_s = 0.0
                 patience_s = min(grace_s, INTERVAL_S * 3)  # the key outlives the manager by the whole grace already
-        except OSError:  # gone; the manager, if it lives, starts another, which has no key until it finds the time
+        except OSError:  # gone; the manager, if it lives, starts another, and sets its key when it finds the time
             if server is not None:
                 server.close()
             server, patience_s = None, grace_s
@@ -172,7 +173,7 @@ def main(home: Path, grace_s: float) -> None:
     for path in (queue, state):
         with contextlib.suppress(OSError), contextlib.closing(ServerLink(path, password)) as server:
             server.call(b"SHUTDOWN", b"NOSAVE")
-    end(recorded(home / "servers", "process"))  # one that hangs, or has lost its socket
+    end(recorded(home / "servers", "process"))  # servers that hang, or have lost their socket
     for path in (queue, state):
         path.unlink(missing_ok=True)
 

@@ -1,1 +1,1 @@
-"""A slot's life: its owner, what follows a death or a hang, updates."""
+"""A slot's life: its owner, recovery from deaths and hangs, updates."""

@@ -1,19 +1,19 @@
-"""What a slot concludes from its owners' deaths: when to start the next one, and when the frame they died on is to blame.
+"""Conclusions from the deaths of a slot's owners: when to start the next one, and when the frame they died on is to blame.
 
-Pure: numbers in, decision out. None of the numbers is trusted with more than this slot: an operator may write `emitted`.
+Pure: numbers in, decision out. A wrong number harms this slot only, since an operator may write `emitted`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A frame that so many instances died of, one after the other, is the cause and is answered with an error.
+# A frame on which this many instances died, one after the other, is the cause and is answered with an error.
 PER_FRAME = 3
-# An owner that lived this long did not die of what its predecessor died of.
+# An owner that lived this long died of another cause than its predecessor.
 SETTLED_S = 30.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.1, 10.0
-# Owners that live shortly, but answer something, cost nothing at first: the bad events of a stream are to be passed quickly. From
-# then on each waits longer by RESTART_FIRST_S.
+# This many owners in a row that live shortly, but answer something, cost no delay: the bad events of a stream are to be passed quickly.
+# From then on each waits longer by RESTART_FIRST_S.
 _FREE = 20
 
 
@@ -33,7 +33,7 @@ class Deaths:
         self._short = 0  # owners in a row that lived less than SETTLED_S, whatever they answered
 
     def forget(self) -> None:
-        """The operator works, or the log is a new one: nothing can be compared with it."""
+        """Forget former deaths: the operator works, or the log is a new one, so nothing can be compared with it."""
         self.in_a_row = self.on_head = 0
         self.failed_frames = 0  # in a row, without an answer between them
         self._emitted = -1
@@ -51,8 +51,8 @@ class Deaths:
         return RestartDecision(self._delay_s(), guilty)
 
     def failed_head(self) -> float:
-        """The frame was answered with an error: seconds until the restart. The next one is not to blame for the first one's deaths,
-        but when no frame at all is answered it is the operator: then each costs one death, and a longer pause."""
+        """Note that the frame was answered with an error; return the seconds until the restart. The next frame is not to blame for the
+        first one's deaths, but if no frame at all is answered, the operator is: then each costs one death, and a longer pause."""
         self._emitted += 1
         self.failed_frames += 1
         self.on_head = 0
@@ -64,7 +64,7 @@ class Deaths:
         return self.failed_frames > 0 or self.in_a_row >= PER_FRAME
 
     def answered(self, emitted: int) -> bool:
-        """Whether it has answered something since the last death."""
+        """Whether an owner has answered something since the last death."""
         return emitted > self._emitted
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a slot may do next: a table of allowed moves, as udo_protocol.lifecycle has them for instances and updates.
+"""The allowed state changes of a slot: a table, as udo_protocol.lifecycle has them for instances and updates.
 
 docs/architecture.md draws its state diagram from this table (`python -m node_manager.slots.lifecycle`).
 """
@@ -11,8 +11,7 @@ from udo_protocol.lifecycle import diagram
 
 # new: nothing is wanted of it yet; starting: its first owner is being loaded; serving: an owner answers, an update brings another one;
 # replacing: its owner is gone, the next one is started at once, after a pause, or (asleep) when a frame comes, and frames wait in the log
-# meanwhile;
-# failed: no owner can be loaded, which callers are told, and loading is tried again; stopping, stopped: no owner will be started.
+# meanwhile; failed: no owner can be loaded, callers get the error, and loading is tried again; stopping, stopped: no owner will be started.
 SLOT: Mapping[str, tuple[str, ...]] = {
     "new": ("starting", "serving", "stopping"),
     "starting": ("serving", "failed", "stopping"),

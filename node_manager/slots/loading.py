@@ -1,4 +1,4 @@
-"""Bringing one operator version up in an instance: an instance, a token, the assignment, its report."""
+"""Loads one operator version: takes an instance and a token, sends the assignment, and waits for the instance's report."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from udo_protocol.queue import keys, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import rewinding
 
-# Variables that act only on a process that is started with them. No others: they also reach what makes the sandbox, outside of it, which
-# must not be told what to load.
+# Variables that act only on a process that is started with them. No others are set at its start: they would also reach the program that
+# makes the sandbox, outside of it, which must not be told what to load.
 _AT_START = re.compile(r"(TZ|LANG|LC_[A-Z]+|PYTHON[A-Z]+|(OMP|OPENBLAS|MKL|NUMEXPR|ARROW)_[A-Z_]+)$")
-# While it loads, an instance's death and a cancellation are noticed within this time.
+# While an instance loads, its death and a cancellation are noticed within this time.
 _SLICE_MS = 250
 _LOG_LINES = 20
 # How long a keyed operator's standby may take to load its state and catch up with the owner.
@@ -51,7 +51,7 @@ class Wanted:
 
     @property
     def ready_timeout_s(self) -> float:
-        """How long until an update's standby is ready or has failed, with a margin."""
+        """The time within which an update's standby is ready or has failed, with a margin."""
         manifest = self.image.manifest
         return manifest.limits.open_timeout_s + (LOAD_STATE_S if manifest.key else 0) + 30
 
@@ -64,7 +64,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class NodeParts:
-    """What all slots of a node share."""
+    """The parts that all slots of a node share."""
 
     settings: NodeSettings
     servers: Servers
@@ -76,10 +76,10 @@ class NodeParts:
 
 @dataclass(eq=False)
 class Load:
-    """One attempt: a replacement, or the standby of an `update` (then `done` tells how it went).
+    """One attempt to load: a replacement, or the standby of an `update` (`done` then gets the outcome).
 
-    `follow`: a keyed operator's standby is ready when it has the owner's state in memory, or, when it cannot read that
-    (`serving`: its state version), the one kept from before the update to it.
+    `follow`: a keyed operator's standby is ready when it has the owner's state in memory, or, if it cannot read that (`serving`: its state
+    version), the state kept from before the update to it.
     """
 
     wanted: Wanted
@@ -89,11 +89,11 @@ class Load:
     done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
-    comparing: Mapping[str, Any] | None = None  # of a diff: what udo_runtime.drivers.mirror is to know
+    comparing: Mapping[str, Any] | None = None  # of a diff: the task of udo_runtime.drivers.mirror
 
 
 def given_up(load: Load) -> Conflict:
-    """Why a cancelled load did not finish."""
+    """The error of a cancelled load."""
     return Conflict(f"the start of {load.wanted.reference} was cancelled: something newer is wanted")
 
 
@@ -104,7 +104,7 @@ def log_end(instance: Instance) -> str:
 
 
 def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
-    """Returns when the instance is ready as a standby; raises why it is not. `load.instance` is set as soon as there is one."""
+    """Load; return when the instance is ready as a standby, else raise the reason. `load.instance` is set as soon as there is one."""
     image, manifest = load.wanted.image, load.wanted.image.manifest
     require_allowed(manifest, node.settings.node, node.settings.allow_network, node.instances.driver.capabilities())
     node.images.mend(image)
@@ -159,10 +159,10 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
 
 
 def _followed(load: Load, state: Connection, prefix: str) -> str:
-    """Whose state it is to have before it is promoted: `owner`, `kept`, or '': it reads what lies there once it is promoted.
+    """The state to have before the promotion: `owner`, `kept`, or '': the instance reads the stored state once it is promoted.
 
-    Around a rollback the newer version may die. Who comes back is then loaded again, without following, and the state that lies
-    there is still the newer one's.
+    The newer version may die during a rollback. The former version is then loaded again, without following, while the stored state is still
+    the newer one's.
     """
     manifest = load.wanted.image.manifest
     if not manifest.key:

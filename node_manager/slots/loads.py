@@ -1,4 +1,4 @@
-"""The loads of a slot that are under way, and the standby that one of them brought up for an update."""
+"""The loads of a slot that are under way, and the standby that one of them has brought up for an update."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from udo_protocol.errors import OperatorError, UdoError
 
 
 class Loads:
-    """The loads of one slot. `loaded(load, error)` is the step after each load."""
+    """The loads of one slot. `loaded(load, error)` is called after each load."""
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loaded: Callable[[Load, UdoError | None], None]) -> None:
         self._thread, self._ownership, self._loaded = thread, ownership, loaded
         self._under_way: list[Load] = []
-        self.standby: tuple[Instance, Wanted] | None = None  # an update's: ready to be promoted
+        self.standby: tuple[Instance, Wanted] | None = None  # of an update, ready to be promoted
 
     def start(self, load: Load) -> None:
-        """Start it in a thread of its own; if the slot is being stopped, its `done` gets Unavailable."""
+        """Start the load in a thread of its own; if the slot is being stopped, its `done` gets Unavailable."""
         if self._ownership.life.state == "stopping":
             load.done.set_exception(self._thread.has_been_stopped())
             return
@@ -45,7 +45,7 @@ class Loads:
 
     @property
     def any(self) -> bool:
-        """Whether any is under way, cancelled ones too."""
+        """Whether any load is under way, even a cancelled one."""
         return bool(self._under_way)
 
     @property
@@ -59,13 +59,13 @@ class Loads:
         return self.standby is not None or any(load.update for load in self._under_way)
 
     def cancel(self, *, owners: bool = True, updates: bool = True) -> None:
-        """Give up those that are to bring an owner, or an update's standby."""
+        """Cancel the loads of owners, those of updates' standbys, or both."""
         for load in self._under_way:
             if updates if load.update else owners:
                 load.cancelled.set()
 
     def discard_update(self) -> None:
-        """Give up an update that is being prepared, or has been."""
+        """Give up an update that is being prepared, or is prepared."""
         self.cancel(owners=False)
         if (standby := self.take_standby()) is not None:
             self._ownership.retire(standby[0])

@@ -1,4 +1,4 @@
-"""The owner of a slot, the status its callers see while there is none, and the slot's lifecycle."""
+"""The owner of a slot, the status that callers see while there is none, and the slot's lifecycle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.queue import slot
 from udo_protocol.state import rewinding
 
-# Bookkeeping is deferred by this after a promotion: the new owner's first answers need the processors.
+# Bookkeeping is deferred by this time after a promotion: the new owner's first answers need the processors.
 _PROMOTED_PAUSE_S = 0.02
 
 
@@ -27,16 +27,16 @@ class Ownership:
     def __init__(self, thread: SlotThread) -> None:
         self._thread = thread
         self.life = Lifecycle(SLOT, "new", f"slot {thread.deployment}-{thread.number}")
-        self.wanted: Wanted | None = None  # what it serves or tries to
+        self.wanted: Wanted | None = None  # the version that it serves or tries to serve
         self.owner: Instance | None = None  # while it is serving
         self.owner_since: float | None = None  # of the last owner; None if there never was one
-        self.error: UdoError | None = None  # why it failed
+        self.error: UdoError | None = None  # the error with which it failed
         self.load_failures = 0  # in a row, of owners
-        self.last_error = ""  # whatever went wrong last, for people
+        self.last_error = ""  # the latest error of any kind, for people
         self.watch = SlotWatch(thread.prefix)
-        self.waiting = 0  # callers
+        self.waiting = 0  # number of waiting callers
         self._changed = Condition()
-        self._status_stored = True  # unknown at first: the first promotion removes one that a former manager left
+        self._status_stored = True  # assumed at first: the first promotion removes a status that a former manager left
 
     @property
     def served(self) -> bool:
@@ -54,14 +54,14 @@ class Ownership:
         return self.wanted is not None and bool(self.wanted.image.manifest.key)
 
     def want(self, wanted: Wanted) -> None:
-        """The slot has no owner: this is to be loaded. Forget the failure of anything else."""
+        """Set the version to load into the slot, which has no owner. Forget the failure of another version."""
         if wanted != self.wanted:
             self.wanted, self.error, self.load_failures = wanted, None, 0
             if self.life.state in ("new", "failed"):
                 self.life.move("replacing" if self.served else "starting")
 
     def adopt(self, owner: Instance, wanted: Wanted) -> None:
-        """Go on with the owner a former manager left."""
+        """Go on with the owner that a former manager left."""
         owner.life.state = "owner"
         self._serves(owner, wanted)
         self._thread.node.instances.save(owner)
@@ -69,7 +69,7 @@ class Ownership:
         self._watch_kept()
 
     def own(self, instance: Instance, wanted: Wanted) -> None:
-        """Change the token: from here on this instance answers."""
+        """Change the token, so that from here on this instance answers."""
         thread = self._thread
         state, queue = thread.conn("state"), thread.conn("queue")
         between = state_rollback.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
@@ -94,12 +94,12 @@ class Ownership:
         self.owner_since = time.monotonic()
 
     def lost(self) -> None:
-        """The owner is gone."""
+        """Note that the owner is gone."""
         self.life.move("replacing")
         self.owner = None
 
     def fail(self, error: UdoError) -> None:
-        """No owner can be loaded: callers are told why, until there is one."""
+        """Note that no owner can be loaded: callers get the error until there is one."""
         self.life.move("failed")
         self.error, self._status_stored = error, True
         status = {"code": error.code, "message": str(error), "traceback": ""}
@@ -107,7 +107,7 @@ class Ownership:
         self.tell()
 
     def stop(self) -> None:
-        """No owner will be started any more, and this one goes."""
+        """Retire the owner; no other one will be started."""
         self.life.move("stopping")
         owner, self.owner = self.owner, None
         if owner is not None:
@@ -127,7 +127,7 @@ class Ownership:
             self.watch.count(self._thread.conn("queue"), instance)
 
     def _watch_kept(self) -> None:
-        """What is kept for a rollback is given up in time."""
+        """Let the state that is kept for a rollback be given up in time."""
         thread = self._thread
         thread.forget("kept")
         if self.owner is not None and self.keyed:

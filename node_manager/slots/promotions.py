@@ -29,7 +29,7 @@ class Promotions:
         self._thread, self._ownership, self._loads, self._restarts = thread, ownership, loads, restarts
 
     def change_over(self, wanted: Wanted) -> None:
-        """Prepare it and promote it, whatever queries that run think of it."""
+        """Prepare and promote the version, whether or not running queries can go on with it."""
         load = Load(wanted, update=True, follow=True)
         load.done.add_done_callback(lambda f: self._promote_after(f, Future()))
         self._prepare(load, check=False)
@@ -39,7 +39,7 @@ class Promotions:
         self._or_tell(load.done, lambda: self._prepare(load, check=check))
 
     def _or_tell(self, done: Future[Any], step: Callable[[], None]) -> None:
-        """The waiter of `done` gets the error if the step fails, for example because a server has just been lost."""
+        """Take the step; if it fails, for example because a server has just been lost, `done` gets the error."""
         try:
             step()
         except UdoError as e:
@@ -124,7 +124,7 @@ class Promotions:
         promoted.add_done_callback(tell)
 
     def _work(self, work: StateWork, token: int, done: Future[None]) -> bool:
-        """Whether it was done while `token` owned the slot; else `done` knows why not."""
+        """Do the work while `token` owns the slot. False if that failed; `done` then has the error."""
         try:
             state, queue = self._thread.conn("state"), self._thread.conn("queue")
             slot.promote(state, queue, self._thread.prefix, token)

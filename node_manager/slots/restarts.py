@@ -1,4 +1,4 @@
-"""How a slot comes by its next owner when it has none: after a death, a load that failed, or a log that its operator broke."""
+"""How a slot gets its next owner when it has none: after a death, a load that failed, or a log that its operator broke."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udo_protocol.queue.frame import Failure
 from udo_protocol.queue.slot import SlotStats
 from udo_protocol.state import anew
 
-# A load that fails so often in a row after the slot has served is no passing trouble: callers are told.
+# After this many failed loads in a row of a slot that has served, the failure looks permanent: callers get the error.
 LOADS_BEFORE_STATUS = 3
 _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
 # The longest pause between loads that fail because a server is away: it may be back soon.
@@ -30,13 +30,13 @@ class Restarts:
         self._thread, self._ownership, self._loads = thread, ownership, loads
         self.count = 0
         self.pause_s = 0.0  # before the last restart
-        # What keeps it from answering while it is restarted again and again: ("failing" or "broken", how), for people.
+        # Why it does not answer while it is restarted again and again: ("failing" or "broken", how), for people.
         self.trouble: tuple[str, str] | None = None
         self._deaths = Deaths()
         self._hung: Instance | None = None
 
     def replace(self) -> None:
-        """Load an owner, unless there is one or one is on its way."""
+        """Load an owner, unless there is one or one is being loaded."""
         if self._ownership.wanted is not None and self._ownership.owner is None and not self._loads.owner_loading:
             self.later(deaths.RESTART_MOST_S)  # if a server is lost in the next step
             self._mend()
@@ -57,16 +57,16 @@ class Restarts:
         return self._thread.due_s(_TIMER)
 
     def not_loaded(self, error: UdoError) -> None:
-        """An owner could not be loaded: it is tried again, and no secret if that is no passing trouble."""
+        """An owner could not be loaded: try again, and report the error to callers once it looks permanent."""
         self._ownership.load_failures += 1
         failures, lost = self._ownership.load_failures, isinstance(error, (ServerLost, Fenced))
-        most_s = _SERVER_BACK_S if lost else _RELOAD_MOST_S  # not the operator's fault: as soon as the server is back
+        most_s = _SERVER_BACK_S if lost else _RELOAD_MOST_S  # not the operator's fault: try again soon after the server is back
         self.later(backoff_s(failures, _RELOAD_FIRST_S, most_s))
         if not lost and (not self._ownership.served or failures >= LOADS_BEFORE_STATUS):
             self._ownership.fail(error)
 
     def owner_died(self, instance: Instance, log: str) -> None:
-        """Start the next one, now or after a pause; a frame that owners keep dying of is answered with an error before that."""
+        """Start the next owner, now or after a pause; a frame that owners keep dying on is answered with an error before that."""
         self.count += 1
         last_error = self._ownership.last_error = f"instance {instance.name} of {_reference(instance)} died: {instance.exit}"
         self.later(deaths.RESTART_MOST_S)  # also if the server is lost in the next steps
@@ -86,7 +86,7 @@ class Restarts:
                 if self._fail_head(instance, in_vain + how, log):
                     self._ownership.watch.failed()
                     delay_s = self._deaths.failed_head()
-            except PeerError as e:  # its operator broke keys of the lane; another server is gone, and the next step sees that
+            except PeerError as e:  # the operator broke keys of the lane; or a server is gone, which the next step sees
                 self._thread.disconnect()
                 self._thread.log.error("the frame it died on could not be answered", error=str(e))
         self.later(delay_s)
@@ -102,7 +102,7 @@ class Restarts:
         return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _mend(self) -> SlotBroken | None:
-        """Start a new log if the operator corrupted it; the slot has no owner now. Returns what was wrong."""
+        """Start a new log if the operator corrupted it; the slot has no owner now. Return the damage."""
         thread = self._thread
         try:
             slot.slot_stats(thread.conn("queue"), thread.prefix)
@@ -114,7 +114,7 @@ class Restarts:
             return e
 
     def broken(self, e: SlotBroken) -> None:
-        """The slot's log is broken: it is repaired once no instance is left that could corrupt it again."""
+        """Handle a broken log: it is repaired once no instance is left that could corrupt it again."""
         self._say_broken(e)
         if (owner := self._ownership.owner) is not None:
             self._kill(owner, f"killed: {e}")
@@ -131,17 +131,17 @@ class Restarts:
             self._thread.node.instances.driver.kill(instance.handle, reason)
 
     def hangs(self, owner: Instance, reason: str) -> None:
-        """The frame at the head is to blame for its end."""
+        """Kill an owner that hangs; the frame at the head is to blame."""
         self._hung = owner
         self._kill(owner, reason)
 
     def look(self, stats: SlotStats) -> None:
-        """An owner that answers, or has lived with nothing to answer, ends a row of deaths."""
+        """End a row of deaths if the owner answers, or has lived with nothing to answer."""
         if self._deaths.answered(stats.emitted) or (not stats.depth_frames and self._ownership.lived_s > SETTLED_S):
             self.forget()
 
     def forget(self) -> None:
-        """Former deaths say nothing about what is there now."""
+        """Forget former deaths, which say nothing about the present owner or log."""
         self._deaths.forget()
         self.trouble = None
 

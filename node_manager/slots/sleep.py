@@ -1,6 +1,6 @@
 """A slot without an instance until the next frame comes: its log takes frames meanwhile, and its doorbell wakes it.
 
-Only of operators without state, whose next owner needs nothing of the last one. Whatever else brings an owner ends the sleep.
+Only for operators without state, whose next owner needs nothing of the last one. Anything else that brings an owner ends the sleep.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from udo_protocol.queue import slot
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.slot_reader import SlotReader
 
-# The bell's reader; instances have other names.
+# The name of the bell's reader; instances have other names.
 _READER = "asleep"
 # A parked reader looks up this often, so that it notices that there is nothing to wait for any more.
 _PARK_MS = 2_000
-# Looks for the first answer: after 1, 2, 3 ... 10 ms, at most so long. An operator that loads for longer has no figure.
+# The first answer is looked for after 1, 2, 3 ... 10 ms, for at most this long. An operator that loads for longer has no figure.
 _LOOK_INCREMENT_US, _LOOK_CEILING_US, _ANSWER_S = 1_000, 10_000, 120.0
-# After a queue server was away.
+# The pause after an error on the queue server.
 _AGAIN_S = 0.2
 KEPT_WAKES = 100
 
 
 @dataclass(frozen=True)
 class Wake:
-    """One end of a sleep. at_s: since 1970, when a frame came. answer_ms: from then until it was answered."""
+    """One end of a sleep. at_s: when a frame came, in s since 1970. answer_ms: from then until it was answered."""
 
     slot: int
     at_s: float
@@ -45,17 +45,17 @@ class Sleep:
 
     def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads, restarts: Restarts) -> None:
         self._thread, self._ownership, self._loads, self._restarts = thread, ownership, loads, restarts
-        self._times = 0  # slept so far
+        self._times = 0  # number of sleeps so far
         self._asleep = False
         self.wakes: deque[Wake] = deque(maxlen=KEPT_WAKES)
 
     @property
     def asleep(self) -> bool:
-        """Whether it sleeps; from any thread."""
+        """Whether it sleeps. May be called from any thread."""
         return self._asleep and self._ownership.owner is None
 
     def begin(self, done: Future[None]) -> None:
-        """Let the owner go. Conflict while frames wait, an update is under way, or the operator keeps state."""
+        """Retire the owner and sleep. Conflict while frames wait, an update is under way, or the operator keeps state."""
         own = self._ownership
         try:
             stats = slot.slot_stats(self._thread.conn("queue"), self._thread.prefix)
@@ -74,17 +74,17 @@ class Sleep:
         done.set_result(None)
 
     def end(self) -> None:
-        """There is an owner again, or is to be one."""
+        """End the sleep: there is an owner again, or is to be one."""
         self._asleep = False
 
     def wake(self) -> None:
-        """Bring an owner, if it sleeps."""
+        """Start an owner, if it sleeps."""
         if self.asleep:
             self._asleep = False
             self._restarts.replace()
 
     def _listen(self, emitted: int, times: int) -> None:
-        """Beside: until a frame comes, or something else has ended this sleep; then until its first answer."""
+        """In a thread of its own: wait until a frame comes, or something else has ended this sleep; then for the frame's answer."""
         while self._sleeps(times):
             try:
                 with contextlib.closing(self._thread.node.servers.connect("queue")) as conn:
@@ -98,7 +98,7 @@ class Sleep:
                             self._thread.post(self.wake)
                             self._first_answer(reader, emitted, since, at_s)
                             return
-            except (ServerLost, SlotBroken):  # the slot's look sees to it
+            except (ServerLost, SlotBroken):  # the slot's own look handles it
                 time.sleep(_AGAIN_S)
 
     def _sleeps(self, times: int) -> bool:

@@ -1,8 +1,8 @@
 """One slot of a deployment: keeps an owner answering, replaces it when it dies or hangs, prepares and promotes updates.
 
-All decisions are taken by the slot's own thread (worker.py), one step after the other; what takes time (loading, stopping) runs
-beside it and reports back as a step. Idle, the thread sleeps until its next look at the queue. This is the front: what is asked goes
-to the part that knows how, and so does what happens to instances. The life of a slot is the table in lifecycle.py.
+All decisions are taken by the slot's own thread (worker.py), one step after the other; work that takes time (loading, stopping) runs in
+other threads and reports back as a step. While idle, the thread sleeps until its next look at the queue. This module is the front: it
+passes requests, and events of instances, to the part that handles them. The states of a slot are the table in lifecycle.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
 
 @dataclass(frozen=True)
 class SlotView:
-    """What a slot is doing now, for status, statistics and metrics."""
+    """The present state of a slot, for status, statistics and metrics."""
 
     deployment: str
     number: int
@@ -54,7 +54,7 @@ class Slot(SlotThread):
         super().__init__(node, deployment, number)
         self.pinned = pinned
         self.used_at = time.monotonic()
-        self.chosen_at = 0.0  # for a lane
+        self.chosen_at = 0.0  # when it was last chosen for a lane
         self._on_idle = on_idle
         self._ended: Future[None] = Future()
         self._ownership = Ownership(self)
@@ -77,11 +77,11 @@ class Slot(SlotThread):
         self._ask(lambda: self._serve(wanted))
 
     def adopt(self, owner: Instance, wanted: Wanted) -> None:
-        """Go on with the owner a former manager left."""
+        """Go on with the owner that a former manager left."""
         self._ask(lambda: self._adopt(owner, wanted))
 
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
-        """Load `wanted` as a standby. SchemaError if running queries could not go on with it, unless that was decided elsewhere."""
+        """Load `wanted` as a standby. SchemaError if running queries could not go on with it; unless `check` is off."""
         load = Load(wanted, update=True, follow=True)
         self._ask(lambda: self._promotions.prepare(load, check=check))
         return load.done
@@ -99,21 +99,21 @@ class Slot(SlotThread):
     def change_state(self, work: StateWork) -> Future[None]:
         """Run `work(state, queue, token)` while `token`, and so no instance, owns the slot; done when a fresh owner serves.
 
-        The owner has its sessions in memory, so it is replaced, as in an update to the same version: the next one is loaded
-        first, and only `work` lies between the two. Conflict while an update is under way.
+        The owner has its sessions in memory, so it is replaced, as in an update to the same version: the next one is loaded first, and only
+        `work` runs between the two. Conflict while an update is under way.
         """
         done: Future[None] = Future()
         self._ask(lambda: self._promotions.change_state(work, done))
         return done
 
     def sleep(self) -> Future[None]:
-        """Be without an instance until the next frame comes. Conflict if it is in use, or keeps state."""
+        """Be without an instance until the next frame comes. Conflict if the slot is in use, or keeps state."""
         done: Future[None] = Future()
         self._ask(lambda: self._sleep.begin(done))
         return done
 
     def wake(self) -> None:
-        """Have an instance, if it sleeps."""
+        """Start an instance, if it sleeps."""
         self.post(self._sleep.wake)
 
     @property
@@ -122,25 +122,25 @@ class Slot(SlotThread):
         return self._sleep.asleep
 
     def wakes(self) -> list[Wake]:
-        """Ends of sleeps that nobody has asked for yet, oldest first."""
+        """Ends of sleeps that were not fetched yet, oldest first."""
         found = []
         while self._sleep.wakes:
             found.append(self._sleep.wakes.popleft())
         return found
 
     def server_restarted(self, role: Role) -> None:
-        """The queue server was lost: its log, answers and owner are gone, and the instances with it. The state server is as it was."""
+        """Start over without the queue server's log, answers and owner, and end the instances; the state server is as it was."""
         self.post(self._start_over if role == "queue" else self.disconnect)
 
     def stop(self, *, drop: bool, letters_to: str = "") -> Future[None]:
-        """Stop all instances; with `drop` remove every key of the slot too, except for dead letters that go to the slot `letters_to`."""
+        """Stop all instances; with `drop` also remove every key of the slot, but move dead letters to the slot `letters_to`, if given."""
         self.post(lambda: self._stop(drop, letters_to))
         return self._ended
 
     def wait_serving(self, timeout_s: float) -> Instance | None:
-        """Until it serves: the owner, or None while a crashed one is being replaced (its queue takes frames all the same).
+        """Wait until it serves; return the owner, or None while a crashed one is being replaced (its queue takes frames all the same).
 
-        Raises what the operator failed to load with, or Unavailable after `timeout_s`.
+        Raises the error with which the operator failed to load, or Unavailable after `timeout_s`.
         """
         try:
             return self._ownership.wait(timeout_s)
@@ -152,7 +152,7 @@ class Slot(SlotThread):
         self.post(self._look)
 
     def view(self) -> SlotView:
-        """What it is doing now."""
+        """Its present state."""
         own, restarts = self._ownership, self._restarts
         owner, trouble, watch = own.owner, restarts.trouble, own.watch
         without = "failed" if own.error else "asleep" if self.asleep else "starting"
@@ -165,7 +165,7 @@ class Slot(SlotThread):
         return SlotView(self.deployment, self.number, self.pinned, wanted, state, owner, restarts.count, last, watch.events_per_s, totals)
 
     def condition(self) -> tuple[str, str] | None:
-        """How it fares, as the registry is told: (answering, failing, broken or failed; why). None while it starts for the first time."""
+        """Its condition for the registry: (answering, failing, broken or failed; why). None while it starts for the first time."""
         own, restarts = self._ownership, self._restarts
         if (trouble := restarts.trouble) is not None:
             return trouble[0], f"{trouble[1]}; restarts {restarts.count}, the last one after {restarts.pause_s:g} s"
@@ -186,7 +186,7 @@ class Slot(SlotThread):
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """Check again soon."""
+        """Schedule the next look."""
         if self.due_s("look") is None:
             timeout_s = self.wanted.answer_timeout_s if self.wanted else _LOOK_MOST_S * 4
             look_s = max(_LOOK_LEAST_S, min(_LOOK_MOST_S, timeout_s / 4))
@@ -200,7 +200,7 @@ class Slot(SlotThread):
         if own.owner is not None:
             if own.wanted != wanted:
                 self._promotions.change_over(wanted)
-        elif wanted != own.wanted or self._restarts.next_try_s is None:  # else it failed just now and is tried again in time
+        elif wanted != own.wanted or self._restarts.next_try_s is None:  # else it has just failed, and the next try is scheduled
             if wanted != own.wanted:
                 self._loads.cancel()
             own.want(wanted)
@@ -243,13 +243,13 @@ class Slot(SlotThread):
         load.done.set_result(instance)
 
     def _on_exit(self, instance: Instance) -> None:
-        """From a thread of the driver."""
+        """Called from a thread of the driver."""
         self.post(lambda: self._exited(instance))
 
     def _exited(self, instance: Instance) -> None:
         own, standby = self._ownership, self._loads.standby
         if instance is own.owner:
-            self._sleep.end()  # of one that was promoted while it slept
+            self._sleep.end()  # the owner was promoted while the slot slept
             own.lost()
             own.count(instance)
             self._restarts.owner_died(instance, self._remove(instance))
@@ -260,7 +260,7 @@ class Slot(SlotThread):
             self.log.error("standby died", instance=instance.name, how=str(instance.exit))
 
     def _remove(self, instance: Instance) -> str:
-        """What is left of an instance that ended by itself; the last lines of its log."""
+        """Remove an instance that ended by itself; return the last lines of its log."""
         self.node.instances.move(instance, "failed")
         log = log_end(instance)
         self.beside(lambda: self.node.instances.remove(instance))
@@ -298,10 +298,10 @@ class Slot(SlotThread):
         if own.owner is None or own.wanted is None:
             own.watch.no_owner()
             if self.asleep:
-                if stats.depth_frames:  # a bell that nobody heard
+                if stats.depth_frames:  # its bell was missed
                     self._sleep.wake()
                 return
-            if self._restarts.next_try_s is None:  # a step that should have seen to it failed
+            if self._restarts.next_try_s is None:  # the step that should have scheduled it failed
                 self._restarts.replace()
             return
         self._restarts.look(stats)
@@ -312,17 +312,17 @@ class Slot(SlotThread):
         own.watch.rate(self.conn("queue"), own.owner)
 
     def _awaits_replicas(self, stats: slot.SlotStats) -> bool:
-        """Whether a frame may wait for nodes that are to hold what it has ENDed: not the operator's fault."""
+        """Whether a frame may wait for replicas to hold what it has ENDed, which is not the operator's fault."""
         return bool(self._ownership.keyed and stats.depth_frames and replication.lacking(self.conn("state"), self.prefix)[1])
 
     def _stop(self, drop: bool, letters_to: str) -> None:
-        if self._ownership.life.state in ("stopping", "stopped"):  # asked for twice
+        if self._ownership.life.state in ("stopping", "stopped"):  # already asked for
             return
         self._ownership.stop()
         self._restarts.stop()
         self._loads.cancel()
         self._loads.discard_update()
-        # Loads see that they are cancelled and retire what they started.
+        # Cancelled loads notice that, and retire the instances they started.
         self.step_until(time.monotonic() + self.node.settings.stop_grace_s + 6, lambda: not self._loads.any)
         if drop:
             with contextlib.suppress(SlotBroken, ServerLost):

@@ -1,4 +1,4 @@
-"""What a slot does at a promotion that changes the state version: keeps the state from before, or goes back to it."""
+"""A slot's part in a promotion that changes the state version: it keeps the state from before, or goes back to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REWOUND_S, _LOOK_S = 20.0, 0.002
 def step(
     state: Connection, queue: Connection, prefix: str, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
 ) -> Callable[[], None]:
-    """What is to be done between the two halves of the promotion of `instance`. Conflict if it is too late to roll back."""
+    """The step between the two halves of the promotion of `instance`. Conflict if it is too late to roll back."""
     new, old = wanted.image.manifest, former.image.manifest if former else None
     if old is None or former is None or not new.key or new.state_version == old.state_version:
         return _nothing
@@ -25,15 +25,16 @@ def step(
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot be rolled back to any more: the state from before the update has just been deleted")
         return lambda: await_rewound(state, prefix, instance)
-    if old.commit == "frame":  # processed again it would answer something else
+    if old.commit == "frame":  # processed again, it would be answered otherwise
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
     return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
 
 
 def await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
-    """Its first checkpoint makes the state what was kept and what came since. Only then it may have the log, and with it the input
-    since, to itself: were the queue server lost before, it could not come back, and the newer version would be gone."""
+    """Wait for the instance's first checkpoint, which makes the kept state, with the input since, the present one. Only then may it have
+    the log, and with it that input, to itself: were the queue server lost before, it could not come back, and the newer version would be
+    gone."""
     deadline = time.monotonic() + _REWOUND_S
     while rewinding.kept(state, prefix) is not None:
         late = time.monotonic() > deadline
@@ -47,10 +48,10 @@ def _nothing() -> None:
 
 
 def remaining_s(state: Connection, prefix: str, owner: Instance) -> float | None:
-    """How long what is kept is still to be kept; None if nothing is, or if the owner comes back by it: its first checkpoint ends it."""
+    """Seconds for which the kept state is still kept; None if none is, or if the owner comes back by it, whose first checkpoint ends it."""
     found = rewinding.kept(state, prefix)
     if found is None:
         return None
     if found.info["digest"] == owner.record["digest"]:
-        return None if owner.record.get("follow") == "kept" else 0.0  # of an update that did not get further
+        return None if owner.record.get("follow") == "kept" else 0.0  # kept for an update that did not get further
     return max(0.0, float(found.info["until"]) - time.time())

@@ -1,4 +1,4 @@
-"""What the parts of a slot share: its thread with connections and timers, its keys, its node."""
+"""The base that the parts of a slot share: its thread with connections and timers, its keys, its node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from udo_protocol.queue import keys
 
 
 class SlotThread(SlotWorker):
-    """One slot's. Its parts are used by its steps only, unless they say otherwise."""
+    """The thread of one slot. The slot's parts are used by its steps only, unless they say otherwise."""
 
     kind = "slot"
 
@@ -19,5 +19,5 @@ class SlotThread(SlotWorker):
         self.prefix = keys.prefix(deployment, number)
 
     def has_been_stopped(self) -> Unavailable:
-        """What those are told who ask something of it too late."""
+        """The error for callers that come after the slot has stopped."""
         return Unavailable(f"deployment {self.deployment} has been stopped on node {self.node.settings.node}")

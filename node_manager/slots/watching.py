@@ -1,4 +1,4 @@
-"""What a slot's owner does, looked at from outside: whether it still answers, and how many events pass."""
+"""Watches a slot's owner from outside: whether it still answers, and how many events pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udo_protocol.state import untrusted
 
 # A look that comes later than this was held up: a server hung, or the node manager stood still.
 LOOK_MOST_S = 10.0
-# What instances count; sums over a slot's instances only grow.
+# The counters of instances; their sums over a slot's instances only grow.
 COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letters", "retries", slot.PROCESS_ENDS, *slot.TIMES)
 
 
@@ -26,17 +26,17 @@ class SlotWatch:
         self._prefix = prefix
         self.events_per_s = 0.0
         self.totals: dict[str, float] = {}
-        self._head = (-1, 0.0)  # (frames emitted, since when their owner is the owner)
+        self._head = (-1, 0.0)  # (frames emitted, time when the owner became the owner)
         self._stuck_s = 0.0
         self._laps = ObservedTime(LOOK_MOST_S)
         self._events: tuple[float, float] = (0.0, 0.0)  # (when, events so far)
 
     def no_owner(self) -> None:
-        """The slot has no owner now."""
+        """Note that the slot has no owner now."""
         self._head = (-1, 0.0)
 
     def stuck_s(self, stats: SlotStats, owner_since: float, *, able: bool = True) -> float:
-        """How long the frame that waits longest has been the next one of this owner, in seconds; 0 if none waits.
+        """Seconds for which the frame that waits longest has been the next one of this owner; 0 if none waits.
 
         Time in which this process did not run does not count, and neither does time in which the owner was not `able` to answer.
         """
@@ -56,17 +56,17 @@ class SlotWatch:
         self._events = (now, events)
 
     def count(self, queue: Connection, instance: Instance) -> None:
-        """Keep what an instance that leaves has counted, so that the slot's counters only grow."""
+        """Keep the counts of an instance that leaves, so that the slot's counters only grow."""
         stats = self.now(queue, instance)
         for name in COUNTED:
             self.totals[name] = min(self.totals.get(name, 0.0) + stats.get(name, 0.0), untrusted.MOST)
 
     def failed(self) -> None:
-        """A frame was answered with an error in the place of an instance that died of it."""
+        """Count a frame that was answered with an error in the place of an instance that died on it."""
         self.totals["errors"] = self.totals.get("errors", 0.0) + 1
 
     def now(self, queue: Connection, instance: Instance) -> dict[str, float]:
-        """What an instance counts; nothing where it has broken its counters, which `udo status` says."""
+        """The counters of an instance; none if it has broken them, which `udo status` says."""
         with contextlib.suppress(SlotBroken):
             return slot.read_stats(queue, self._prefix, instance.name)
         return {}

@@ -1,6 +1,6 @@
-"""A thread with an inbox: all steps of one thing, one after the other, with timers and connections of its own.
+"""A thread with an inbox: takes all steps of one slot, one after the other, with timers and connections of its own.
 
-What takes time runs beside it and reports back as a step. Idle, the thread sleeps until its next timer.
+Work that takes time runs in other threads and reports back as a step. While idle, the thread sleeps until its next timer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SlotWorker:
         self._over.set()
 
     def start(self) -> None:
-        """Begin; there is a timer by now, and always one from then on."""
+        """Start the thread; a timer is set by now, and there always is one from then on."""
         supervised.keep(self.kind, self._run, self._over, self._name)
 
     def _run(self) -> None:
@@ -76,17 +76,17 @@ class SlotWorker:
             self.disconnect()
         except Exception:
             supervised.failed(self.kind, self._name)
-            self.disconnect()  # replies may still be to come
+            self.disconnect()  # replies may still arrive
 
     def after_step(self) -> None:
-        """Called behind each step, however it ended."""
+        """Called after each step, however it ended."""
 
     def post(self, step: Step) -> None:
-        """From any thread: this step is next."""
+        """Append a step to the inbox. May be called from any thread."""
         self._inbox.put(step)
 
     def at(self, name: str, after_s: float, step: Step) -> None:
-        """Do this then; a timer of the same name is replaced."""
+        """Take this step after that time; a timer of the same name is replaced."""
         self._timers[name] = (time.monotonic() + after_s, step)
 
     def due_s(self, name: str) -> float | None:
@@ -104,7 +104,7 @@ class SlotWorker:
         self._beside.add(supervised.once("beside", work, self._name))
 
     def step_until(self, deadline: float, done: Callable[[], bool]) -> None:
-        """Take steps from the inbox until `done`, at the latest until `deadline`; then wait for what runs beside."""
+        """Take steps from the inbox until `done`, at the latest until `deadline`; then wait for the work in other threads."""
         while not done() and time.monotonic() < deadline:
             with contextlib.suppress(Empty):
                 self._take(self._inbox.get(timeout=0.1))
@@ -118,7 +118,7 @@ class SlotWorker:
         return self._conns[role]
 
     def disconnect(self) -> None:
-        """The next use connects anew."""
+        """Close the connections; the next use connects anew."""
         for conn in self._conns.values():
             conn.close()
         self._conns.clear()

@@ -1,7 +1,7 @@
-"""A canary on this node: a slot of its own with the new version, and which of the new lanes go there.
+"""A canary on this node: a slot of its own with the new version, and the choice of the new lanes that go there.
 
-A lane stays in the slot it was opened in, so that its order holds. When the canary is over the slot serves what the deployment
-serves, until its last lane has been closed for a while.
+A lane stays in the slot it was opened in, so that its order holds. When the canary is over the slot serves the deployment's version, until
+its last lane has been closed for a while.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from node_manager.slots.slot import Slot
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import slot as log
 
-# A registry that has not heard of this canary for so long cannot decide: no new lanes go there until it does.
+# A registry that has not heard of this canary for this long cannot decide: no new lanes go there until it does.
 CONFIRMED_S = 60.0
 
 
@@ -33,7 +33,7 @@ class Canary:
     running = True
 
     def takes(self) -> bool:
-        """Count one more lane: whether it is the canary's, if that answers at present."""
+        """Count one more lane; return whether it goes to the canary, if that answers at present."""
         before, self.lanes = self.lanes, self.lanes + 1
         its = int(self.lanes * self.percent / 100 + 1e-9) > int(before * self.percent / 100 + 1e-9)
         fresh = time.monotonic() - self.confirmed_at < CONFIRMED_S
@@ -44,7 +44,7 @@ class Canary:
         return f"{self.percent:g} % of new lanes"
 
     def measured(self) -> dict[str, float]:
-        """What it has counted since it began (udo_protocol.registry.canary.Measured)."""
+        """Its counts since it began (udo_protocol.registry.canary.Measured)."""
         view = self.slot.view()
         now: dict[str, float] = {}
         answered = 0

@@ -1,7 +1,7 @@
 """The canary of a keyed deployment on this node: a comparison of some key groups, which answers no query.
 
-One token owns a slot's log, so no other version can serve a part of its keys. What breaks is begun anew: what was counted before
-stays counted, and a death is one more error.
+One token owns a slot's log, so no other version can serve a part of its keys. A comparison that breaks is begun anew: its counts are kept,
+and a death is one more error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, 
 from udo_protocol.registry.canary import Measured, share_of_groups
 
 _log = structlog.get_logger()
-# So many attempts in a row that do not begin are no passing trouble: of a version that does not load, and while a server is away
-# (more than twenty seconds).
+# After this many attempts in a row that do not begin, the failure looks permanent: of a version that does not load, and while a server is
+# away (more than twenty seconds).
 _LOAD_TRIES, _TRIES = 3, 8
-# What the comparing instance reports -> what is measured.
+# Counter in the comparing instance's report -> name of the measure.
 _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}
 
 
@@ -35,7 +35,7 @@ class KeyedCanary:
         self.update_id, self.percent, self.slot = update_id, percent, slot
         self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
         self.confirmed_at = time.monotonic()
-        # Why it cannot go on.
+        # The error because of which it cannot go on.
         self.failure: UdoError | None = None
         # The first error of the new version, for people.
         self.first_error = ""
@@ -43,11 +43,11 @@ class KeyedCanary:
         # Whether it has begun.
         self.running = False
         self._decided, self._over, self._stop = Event(), Event(), Event()
-        self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counted by comparisons that are over; the present one's report
+        self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counts of comparisons that are over; the present one's report
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Returns once it tries frames; raises why it cannot."""
+        """Start; return once frames are compared, or raise the error if they cannot be."""
         self._thread = supervised.keep("canary", self._run, self._over, self.slot.deployment)
         self._decided.wait(self._wanted.ready_timeout_s)
         if self.failure is not None:
@@ -69,12 +69,12 @@ class KeyedCanary:
         return False
 
     def describe(self) -> str:
-        """What it does, and has counted, in a few words."""
+        """Its task and its counts, in a few words."""
         tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tested by {self.version}, which answers no query"
         return f"{tried}: {Measured(**self.measured())}"
 
     def measured(self) -> dict[str, float]:
-        """What it has counted since it began (udo_protocol.registry.canary.Measured)."""
+        """Its counts since it began (udo_protocol.registry.canary.Measured)."""
         before, report = self._known
         total = {n: before.get(n, 0.0) + float(report.get(told, 0)) for told, n in _COUNTED.items()}
         return total | {n: float(report.get(n) or before.get(n, 0.0)) for n in ("p50_ms", "p99_ms")}

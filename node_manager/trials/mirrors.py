@@ -1,9 +1,9 @@
 """Mirrors: a new version answers the same frames as the serving one, and the differences are reported. It never serves.
 
-Two uses: a diff, whose caller is told, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
+Two uses: a diff, whose caller gets the findings, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
 instance compares (udo_runtime.drivers.mirror); this side starts it, holds its lease in `mirrors` without which nothing is kept for it,
-fetches what it found, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves.
-Comparisons of one deployment do not know of one another, nor of an update's standby.
+fetches its findings, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves. Comparisons of
+one deployment do not know of one another, nor of an update's standby.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _log = structlog.get_logger()
 # Without a manager that renews it, the owner stops keeping copies after this time.
 _LEASE_MS = 10_000
 _LOOK_S = 0.5
-# What has been kept when the diff ends is compared within this time, or counts as missed.
+# Answers still kept when the diff ends are compared within this time, or count as missed.
 _DRAIN_S = 10.0
-# Answers kept for the comparison: many frames, a small part of what the log may hold.
+# Bytes of answers kept for the comparison: many frames, a small part of what the log may hold.
 _KEPT_BYTES = 64 << 20
-# The comparing instance runs at this niceness: whatever else wants the processor goes first (measured: benchmarks diff).
+# The comparing instance runs at this niceness: everything else that wants the processor goes first (measured: benchmarks diff).
 _NICE = 19
-# Numbers of a report that something is decided by.
+# Numbers of a report on which something is decided.
 COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
 COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
 # Keys of a comparing instance.
 _OWN_KEYS = ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")
-# Examples handed on at once: below what a message may hold.
+# Examples handed on at once: fewer than a message may hold.
 _FETCHED = 100
 
 
 @dataclass(frozen=True)
 class MirrorFindings:
-    """What is known by now; `examples` are JSON, each handed on once."""
+    """The findings so far; `examples` are JSON, each handed on once."""
 
     report: dict[str, Any]
     examples: list[str]
@@ -72,14 +72,14 @@ class MirrorTrial:
 
 
 def outcome(report: dict[str, Any]) -> str:
-    """`equal`, `different`, or `nothing`: no frame was compared."""
+    """`equal`, `different`, or `nothing` if no frame was compared."""
     if report.get("different") or report.get("died"):
         return "different"
     return "equal" if report.get("frames") else "nothing"
 
 
 def _findings(text: bytes, key: str) -> dict[str, Any]:
-    """What a comparing instance says it has found; SlotBroken unless it is of the form of udo_runtime.engine.comparison.Findings."""
+    """The findings that a comparing instance reports; SlotBroken unless they have the form of udo_runtime.engine.comparison.Findings."""
     found = untrusted.document(text, key)
     for name in COUNTED:
         if type(count := found.get(name, 0)) not in (int, float):
@@ -88,7 +88,7 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
     error = found.get("first_error")
     if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
         raise untrusted.broken(key, "a first_error with a message", error)
-    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # who says that is this side
+    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # only this side may say these
 
 
 class Mirrors:
@@ -101,7 +101,7 @@ class Mirrors:
         self._lock = Lock()
 
     def describe(self, deployment: str, number: int) -> str:
-        """What the running diffs of this slot have found, in a few words; '' if there are none."""
+        """The findings of this slot's running diffs, in a few words; '' if there are none."""
         with self._lock:
             diffs = [c for c in self._running if (c.slot.deployment, c.slot.number) == (deployment, number) and not c.canary]
         return "; ".join(
@@ -109,8 +109,8 @@ class Mirrors:
         )
 
     def end(self, deployment: str = "", *, serving: Manifest | None = None) -> None:
-        """End the comparisons of this deployment and wait for that; by default those of all, for good. Of a keyed deployment that
-        `serving` is about to serve only those whose version cannot read its state."""
+        """End the comparisons of this deployment and wait for that; by default those of all, for good. With `serving`, which a keyed
+        deployment is about to serve, end only those whose version cannot read its state."""
         with self._lock:
             self._stopping |= not deployment
             ending = [c for c in self._running if deployment in ("", c.slot.deployment)]
@@ -125,7 +125,7 @@ class Mirrors:
     def run(
         self, slot: Slot, wanted: Wanted, for_s: float, examples: int, stop: Event, canary: Sequence[int] | None = None
     ) -> Iterator[MirrorFindings]:
-        """Compare for that long, or until `stop`; yields what is found, at the end with the outcome.
+        """Compare for that long, or until `stop`; yield the findings, at the end with the outcome.
 
         `canary`: the key groups that it tries; None for a diff. SchemaError if the version cannot be compared, OperatorError if
         it does not load, Conflict if it could not keep up through no fault of the version.
@@ -216,7 +216,7 @@ class Mirrors:
         return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
 
     def _runs(self) -> list[str]:
-        """Which runs of both servers there are; ServerLost while one is away."""
+        """The run ids of both servers; ServerLost while one is away."""
         found = []
         for role in ROLES:
             with contextlib.closing(self._node.servers.connect(role)) as conn:
@@ -258,13 +258,13 @@ class Mirrors:
             self.remove(c.load.instance, c.slot.prefix)
 
     def remove(self, instance: Instance, p: str) -> None:
-        """Stop a comparing instance of the slot with prefix `p`, and leave nothing on the server."""
+        """Stop a comparing instance of the slot with prefix `p`, and leave nothing of it on the server."""
         try:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
                 queue.call("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)
                 self._node.instances.stop(instance, min(self._node.settings.stop_grace_s, 2.0))
                 own = (f"{p}{kind}:{instance.name}" for kind in _OWN_KEYS)
                 queue.transaction([("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", *own)])
-        except ServerLost as e:  # what was there is gone with it
+        except ServerLost as e:  # its keys are gone with the server
             _log.warning("server lost during a diff", slot=p, error=str(e))
             self._node.instances.stop(instance, 0.0)

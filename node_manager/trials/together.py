@@ -1,4 +1,4 @@
-"""One diff over several slots of a deployment: each is compared by itself, and what they find is added up."""
+"""One diff over several slots of a deployment: each is compared by itself, and the findings are added up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from node_manager.trials.mirrors import COUNTED, MirrorFindings, outcome
 from udo_protocol import supervised
 
-# Of these the slowest slot's is shown; all other numbers are summed.
+# Figures of which the slowest slot's is shown; all other numbers are summed.
 _TIMES = ("p50_ms", "p99_ms")
 
 
 def together(runs: Sequence[Iterator[MirrorFindings]], stop: Event) -> Iterator[MirrorFindings]:
-    """What these comparisons find, as one; each ends by itself or by `stop`, which is set when one of them fails."""
+    """Yield the findings of these comparisons as one; each ends by itself or by `stop`, which is set when one of them fails."""
     told: SimpleQueue[tuple[int, MirrorFindings | BaseException | None]] = SimpleQueue()
 
     def take(k: int, run: Iterator[MirrorFindings]) -> None:
@@ -52,7 +52,7 @@ def together(runs: Sequence[Iterator[MirrorFindings]], stop: Event) -> Iterator[
 
 
 def added(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One report of several: counts summed, of times the slowest, of all else the first that says anything."""
+    """Combine several reports: counts are summed; of times the slowest is taken, of all else the first that says anything."""
     total: dict[str, Any] = {}
     for report in reports:
         for name, value in report.items():
