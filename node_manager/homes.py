@@ -16,7 +16,7 @@ from udo_protocol.errors import StateElsewhere, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection
 
-# What this node has of a session: all of its state; what its store needs; old state from before the session was released.
+# What this node has of a session: all of its state; only what its store needs; old state from before its release.
 HOME, STORED, FORMER = "home", "stored", "former"
 
 

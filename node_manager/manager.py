@@ -165,8 +165,8 @@ class Manager:
     ) -> str:
         """Make the operator callable and wait for it; the same call again changes nothing. Return the instance's name.
 
-        `slots`: the number for a new keyed deployment; any other deployment is scaled. `in_all`: the number on all nodes that it is spread
-        over. `made`: the deployment's number at the registry.
+        `slots`: the number that a new keyed deployment begins with; any other deployment is scaled. `in_all`: the number on all nodes that
+        it is spread over. `made`: the deployment's number at the registry.
         """
         image = self.images.get(operator, version, digest)
         InstanceConfig.parse(config)

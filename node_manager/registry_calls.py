@@ -32,7 +32,7 @@ class RegistryCalls(Catalogue, Protocol):
         """Tell the registry that the node is alive, and what it has."""
 
     def leave(self, node: str, incarnation: str) -> Any:
-        """Tell the registry that the node stops regularly."""
+        """Tell the registry that the node is shutting down."""
 
     def in_step(self, deployment: str, *, node: str, replica: str, place: int, version: int) -> Mapping[str, Any]:
         """Report that a replica holds what its slot on this node has ENDed; return the placement after that."""

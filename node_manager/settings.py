@@ -40,7 +40,7 @@ class NodeSettings:
     stop_grace_s: float = 10.0
     # Give up state writes behind unreadable bytes of the state server's file (node_manager.servers.append_only).
     cut_state: bool = False
-    # The metrics show names and loads of deployments to everybody who reaches them, so only this host does unless told otherwise.
+    # The metrics show names and loads of deployments to everybody who can reach them, so by default they are for this host only.
     metrics_host: str = "127.0.0.1"
     # Process driver: `auto`, a sandbox where the host allows one, or `none`.
     sandbox: str = "auto"
@@ -55,8 +55,7 @@ class NodeSettings:
     # HOST:PORT for other hosts: the node manager there, the queue server one port above (0: any two); '' for this host only.
     listen: str = ""
 
-    # Seconds between two decisions about a deployment's number of slots, and the window of rates: ten publications of an instance's
-    # counters.
+    # Seconds between decisions about a deployment's number of slots, and the window of rates: ten publications of an instance's counters.
     decide_s: float = 10.0
     # A file of policies (elasticity/policies.py) that deployments may name beside those of the package; its folder is imported from.
     policies: Path | None = None

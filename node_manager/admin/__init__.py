@@ -1,1 +1,1 @@
-"""Administration, by people: sessions, dead letters, logs, recordings."""
+"""Administration of a node: sessions, dead letters, logs, recordings."""

@@ -1,4 +1,4 @@
-"""The Operator Managers' side of an application: reports figures and proposals to its manager, in the registry, and carries out its grants.
+"""The Operator Managers' side of an application: reports figures and proposals to the manager in the registry, and carries out its grants.
 
 One call every few seconds. While the registry is away, nothing is granted and deployments keep the slots they have. A grant is carried out
 once, and only if the deployment still has the slots that it was proposed for; its outcome is reported until the registry has received it.

@@ -94,7 +94,7 @@ class Controllers:
         self._plant, self._folder, self._wall, self.every_s = plant, journals, wall, every_s
         self._controllers: dict[str, _Controller] = {}
         self._prune_at_s = 0.0
-        self._lock = Lock()  # guards what is decided and what is begun
+        self._lock = Lock()  # guards decisions and the beginning of steps
         self._later: dict[str, float] = {}  # deployment -> time of the next try, after its journal could not be written
 
     def tick(self, now_s: float) -> None:
@@ -154,7 +154,7 @@ class Controllers:
         self._begin(d.name, controller, entry.number, len(entry.sample.operators[0].replicas), step)
 
     def asked(self, name: str) -> tuple[int, int, tuple[Plan, ...]]:
-        """The proposal of the deployment's Operator Manager: its decision's number, the replicas it saw, and the steps; -1 without one."""
+        """The proposal of the deployment's Operator Manager: its decision's number (-1: none), the replicas it saw, and the steps."""
         controller = self._controllers.get(name)
         entry = controller.latest if controller is not None and not controller.busy else None
         if entry is None:

@@ -1,4 +1,4 @@
-"""The usage of each deployment: events, bytes, processor time, and bytes of state over time; kept on disk over restarts.
+"""The usage of each deployment: events, bytes, processor time, and bytes of state over time; kept on disk across restarts.
 
 An instance counts since its own start (udo_protocol/queue/slot.py), so the meter adds the difference to the counts that it knows of the
 instance. Both are written down together: a manager that starts goes on exactly where the instance it adopts was. A former owner is read for

@@ -127,7 +127,7 @@ class Monitor:
             for v in views:
                 with contextlib.suppress(SlotBroken):
                     yield v, self._look_at(queue, v, now_s)
-        except BaseException:  # replies may still be to come
+        except BaseException:  # replies may still arrive
             self._disconnect()
             raise
 

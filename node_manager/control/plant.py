@@ -33,7 +33,7 @@ from udo_protocol.state import rewinding
 _log = structlog.get_logger()
 # Loading a new slot's operator has a bound of its own; this one is for a node that is short of everything.
 _SCALE_WAIT_S = 120.0
-# For a slot's next step, by which it falls asleep.
+# Bound on the wait for a slot to fall asleep, which is its next step.
 _SLEEP_WAIT_S = 30.0
 
 

@@ -33,7 +33,7 @@ _ANSWER_S = 5.0
 
 
 class Backup:
-    """The backup of one deployment. `over`: it writes nothing more. `lost` returns why it is needed no more; '' while it is."""
+    """The backup of one deployment. `over`: it writes nothing more. `lost` returns why it is no longer needed; '' while it is."""
 
     def __init__(self, node: NodeParts, moves: Moves, deployment: NodeDeployment, refresh_s: float, lost: Callable[[], str]) -> None:
         self._node, self._moves, self._deployment, self._refresh_s, self._lost = node, moves, deployment, refresh_s, lost
@@ -52,7 +52,7 @@ class Backup:
             self.ready.set()  # releases the waiters
 
     def run(self) -> str:
-        """Run rounds until it is over ('') or needed no more (the reason). `ready` is set when the first one is complete."""
+        """Run rounds until the backup is over ('') or no longer needed (the reason). `ready` is set once a first round is complete."""
         while not self.over.is_set():
             if why := self._lost():
                 return why

@@ -1,9 +1,9 @@
 """Moves of key groups between the nodes of a deployment over nodes, executed by the node that has the groups.
 
-Its intent is on its own state server. The registry gives the move its version of the map and puts that version in force; the other node
-brings the groups that were handed over into its slot and adopts them (taking.py). Each step shows on a server, at the registry or at the
-other node whether it was done: whichever was away, all of it is asked again, from the first step that may be missing. The rules, and what
-goes wrong without each: tests/model/between.
+The move's intent is on that node's state server. The registry gives the move its version of the map and puts that version in force; the
+other node brings the groups that were handed over into its slot and adopts them (taking.py). Each step shows on a server, at the registry
+or at the other node whether it was done: whichever was away, all of it is asked again, from the first step that may be missing. The rules,
+and what goes wrong without each: tests/model/between.
 
 Until the new map is in force producers use the old one; behind its cut the source refuses their frames, and tells them the new map.
 """
@@ -172,7 +172,7 @@ def table(placed: Placement, new: SlotGroups, place: int) -> Route:
 
 
 def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) -> dict[str, list[int]]:
-    """The nodes that have these groups, each with its own of them; without the groups that are in the slot in place `to`."""
+    """Node -> those of these groups that it has, without the groups that are already in the slot in place `to`."""
     now, found = placed.map(key_groups), dict[str, list[int]]()
     for g in groups:
         if now.groups[g] != to:
@@ -183,8 +183,8 @@ def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) 
 def settled(state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement, node: str) -> bool:
     """Tell the slots of a new queue server by which map they take frames. Return whether all know it, so that lanes may be opened in them.
 
-    They do not while groups wait here to be adopted by that map, nor while the cut of a move has to be made once more: the slot would take
-    frames of groups that it has given away.
+    False while groups wait here to be adopted by that map, and while the cut of a move has to be made once more: the slot would take frames
+    of groups that it has given away.
     """
     now, done = placed.map(InstanceConfig.parse(deployment.config).key_groups), True
     for place, slot in zip(placed.of(node), deployment.own, strict=False):

@@ -66,7 +66,7 @@ class Canaries:
             raise
 
     def end(self, name: str, going_to: str = "") -> None:
-        """Send no new lanes there; open ones are answered by the version it serves, or is about to (`going_to`, a digest)."""
+        """Send no new lanes there; open lanes are answered by the version that is served, or is about to be (`going_to`, a digest)."""
         if (deployment := self._deployments.get(name)) is None:
             return
         self.end_keyed(deployment)

@@ -1,4 +1,4 @@
-"""The deployments of this node and their slots; what is wanted of them is on disk, and outlives every manager."""
+"""The deployments of this node and their slots; the wanted deployments are also on disk, and outlive every manager."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NodeDeployment:
         names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number", "in_all", "asked", "made")
         numbers: dict[str, Any] = {"more": list(self.more), "beside": list(self.beside)}
         numbers["preparation"] = self.preparation and self.preparation.record()
-        if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # former releases do not know them
+        if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # unknown to former releases
             numbers |= {"terms": terms, "first": self.slot.number}
         return {**{k: getattr(self, k) for k in names}, **numbers}
 

@@ -29,7 +29,7 @@ from udo_protocol.state.moving import Intent
 # The paper's names for its protocols (docs/architecture.md): the other slot reads the groups ahead, or once they are handed over to it.
 CPAL, DIRECT = "cpal", "direct"
 STRATEGIES = (CPAL, DIRECT)
-# Waits that last as long as the state is large: look after 0.5, 1, 1.5 ... 20 ms.
+# Waits in proportion to the size of the state: look after 0.5, 1, 1.5 ... 20 ms.
 LOOK_INCREMENT_US, LOOK_CEILING_US = 500, 20_000
 # A step takes a checkpoint of the slot's owner, a few milliseconds, while events wait.
 _STEP_CEILING_US = 1_500
@@ -50,7 +50,7 @@ class Progress:
     moved: int
     total: int
     done: bool = False
-    trouble: str = ""  # why it does not get on
+    trouble: str = ""  # why it makes no progress
 
 
 class Interrupted(Exception):

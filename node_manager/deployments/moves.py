@@ -45,13 +45,13 @@ from udo_protocol.state import carrying, group_map, moving, pieces, untrusted
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
 
-# The pause after an error, as a rule of a server that is away.
+# The pause after an error, usually because a server is away.
 _AGAIN_S = 0.2
 _log = structlog.get_logger()
 
 
 class Moves:
-    """The moves of one node. Methods may be called from any thread. `waited` gets a deployment, and how many s its key groups waited."""
+    """The moves of one node. Methods may be called from any thread. `waited` gets a deployment and the seconds its key groups waited."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ Phase = Literal["prepared", "taking over", "standing down"]
 
 @dataclass(frozen=True)
 class Preparation:
-    """The preparation of one deployment. slots: the number it is to have. numbers: of slots that stand ready (active-backup). by_hand: no
+    """The preparation of one deployment. slots: how many it is to have. numbers: of slots that stand ready (active-backup). by_hand: no
     controller decides about it."""
 
     phase: Phase

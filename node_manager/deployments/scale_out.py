@@ -199,7 +199,7 @@ class ScaleOuts:
         return backup
 
     def _lost(self, deployment: NodeDeployment) -> str:
-        """Why the preparation is needed no more; '' while it is needed."""
+        """Why the preparation is no longer needed; '' while it is."""
         there = deployment.preparation
         if self._deployments.get(deployment.name) is not deployment or there is None:
             return "it is gone"
@@ -262,7 +262,7 @@ class ScaleOuts:
             with self._deployments.lock:
                 deployment.prepared.pop(number, None)
 
-    # -- gone on with ------------------------------------------------------------------------------------------------
+    # -- resumed -----------------------------------------------------------------------------------------------------
 
     def _resume(self, deployment: NodeDeployment) -> None:
         name = deployment.name

@@ -57,7 +57,7 @@ class WatchedContainer:
         self.on_exit(self.exit)
 
     def sample(self) -> None:
-        """Follow its memory and CPU until it has ended. The daemon measures once a second; asking at need would mean to wait for that."""
+        """Follow its memory and CPU until it has ended. The daemon measures once a second; a caller that asked it would wait for that."""
         while not self.ended.is_set():
             with contextlib.suppress(DockerException, KeyError, *LOST):  # it ends now, or the daemon is away
                 for stats in cast("Iterator[dict[str, Any]]", self.container.stats(stream=True, decode=True)):
@@ -91,7 +91,7 @@ class WatchedContainer:
 
 
 def over_memory(limit: int) -> str:
-    """The reason given for an instance that was killed since it used more than `limit` bytes."""
+    """The reason given for an instance that was killed because it used more than `limit` bytes."""
     return f"killed: memory limit of {limit >> 20} MiB exceeded; raise limits.memory_mb in operator.toml or use less"
 
 

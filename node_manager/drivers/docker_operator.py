@@ -1,6 +1,6 @@
 """An operator's process in a container of its own, as a child of its engine, which runs outside of it.
 
-The engine starts `command(...)` with the program behind it; the program's output and exit status are passed on. The container sees one
+The engine starts `command(...)` followed by the program; the program's output and exit status are passed on. The container sees one
 directory, read-only, with the operator's files and the socket of its engine. It is removed when the program ends, and when the engine or
 this process is killed: a process in a session of its own waits for that.
 """
@@ -63,7 +63,7 @@ def command(
         "user": user,
         "seen": dict(seen),
         "labels": dict(labels),
-        # The kernel's weight of a niceness: a niceness set within a container counts only in there.
+        # The weight that the kernel gives to a niceness: a niceness set within a container counts only in there.
         "more": {"cpu_shares": round(1024 / 1.25**nice)} if nice else {},
     }
     return [sys.executable, "-I", "-c", _START, json.dumps(told)]

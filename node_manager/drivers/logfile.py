@@ -54,7 +54,7 @@ def _move(path: Path, kept_bytes: int) -> None:
         size = f.seek(0, 2)
         cut = _beginning(path) + size - kept_bytes
         at = f.seek(size - kept_bytes)
-        begun, most = at, at + 2 * kept_bytes  # beyond the former end, for the writer goes on
+        begun, most = at, at + 2 * kept_bytes  # beyond the former end, since the writer goes on
         with _aside(path).open("wb") as kept:
             kept.write(_note(cut))
             while text := f.read(min(most - at, _CHUNK_BYTES)):
@@ -109,7 +109,7 @@ def _beginning(path: Path) -> int:
 
 
 class Lines:
-    """Bytes in, lines out, each with a note of how many of its bytes were cut."""
+    """Bytes in, lines out, each with a note of the bytes that were cut."""
 
     def __init__(self) -> None:
         self._part, self._beyond = b"", 0

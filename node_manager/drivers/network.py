@@ -44,7 +44,7 @@ def _is_address(host: str) -> bool:
 
 
 def start(instance: proc.ProcessId, directory: Path, endpoints: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a relay; return it once it listens. It ends with the process, whose network it serves. OperatorError if it cannot."""
+    """Start a relay; return it once it listens. It ends with the process whose network it serves. OperatorError if it cannot."""
     asked = [(host, int(port)) for host, _, port in (e.rpartition(":") for e in endpoints)]
     inside = addresses([host for host, _ in asked])
     lines = [f"{address} {host}\n" for host, address in inside.items() if not _is_address(host)]

@@ -1,4 +1,4 @@
-"""Instances as processes of this machine: own session, own directory, bounded by resident memory, number, open files, file size.
+"""Instances as processes of this machine: own session, own directory, bounded in resident memory, processes, open files, file size.
 
 They run in a sandbox if the host allows one (sandbox.py); without it an operator may do what the node manager's user may do.
 """
@@ -64,7 +64,7 @@ class _Task:
         self.ended = Event()
 
     def watch(self) -> None:
-        """Watch until it is dead; then report how it ended and kill what it left in its group. May be begun again at any point."""
+        """Watch until it is dead; then report how it ended and kill what it left in its group. Can begin anew at any point."""
         if (fd := proc.open_pidfd(self.main)) is not None:
             try:
                 poll = select.poll()
@@ -93,8 +93,8 @@ class _Task:
         return busy
 
     def _shared_once(self, rss: int, limit: int) -> int:
-        """`rss` without memory counted twice, as several of its processes share it. Measured for at most a twentieth of the time, and
-        whenever `rss` would exceed the limit."""
+        """`rss` without memory that was counted twice, since processes share it. Measured for at most a twentieth of the time, and before
+        the limit counts as exceeded."""
         if (begun := time.monotonic()) >= self._look_at or rss - self._counted_twice > limit:
             self._counted_twice = max(0, rss - proc.resident(self.process.pid))
             self._look_at = time.monotonic() + 20 * (time.monotonic() - begun)

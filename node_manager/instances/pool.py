@@ -19,7 +19,7 @@ _RETRY_S = 10.0
 
 
 class Pool:
-    """Keeps `size` warm instances; `engines`: those of operators in a process of their own, from the first request on."""
+    """Keeps `size` warm instances; `engines`: engines for operators in a process of their own, from the first request on."""
 
     def __init__(self, instances: Instances, size: int, stop_grace_s: float, *, engines: bool = False) -> None:
         self._instances, self._most, self._stop_grace_s, self._engines = instances, size, stop_grace_s, engines
@@ -50,7 +50,7 @@ class Pool:
         return self._instances.start(engine=self._engines)
 
     def hold(self) -> None:
-        """An instance is being loaded: start no warm instance for a moment."""
+        """Start no warm instance for a moment, since an instance is being loaded."""
         self._not_before = max(self._not_before, time.monotonic() + _REFILL_AFTER_S)
 
     def stop(self) -> None:

@@ -120,7 +120,7 @@ class Copies:
         return found
 
     def taken(self, deployment: NodeDeployment) -> None:
-        """Forget the copies that have become slots of the deployment, which are noted by now."""
+        """Forget the copies that have become slots of the deployment, now that these are saved."""
         own = {slot.number for slot in deployment.own}
         with self._lock, self.state() as state:
             for key, number in numbers(state).items():

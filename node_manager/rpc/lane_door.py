@@ -1,6 +1,6 @@
 """OpenLane as JSON over HTTP on a Unix socket beside the one for gRPC: for producers that have no gRPC, such as a Spark executor's JVM.
 
-Access is as for the one for gRPC: the socket is this user's only. It answers this one call, and nothing else (docs/protocol.md).
+Access is as for gRPC's socket: this user's only. The server answers this one call, and nothing else (docs/protocol.md).
 """
 
 from __future__ import annotations

@@ -162,12 +162,12 @@ def serve(manager: Manager, host: str, port: int) -> str:
 
 
 def _follow(server: WSGIServer, serving: ServerTls) -> None:
-    """Let the server, which read its certificates once, take each connection by the present ones."""
+    """Let the server, which read its certificates once, serve each connection with the present ones."""
     listener = server.socket
 
     def accept() -> tuple[socket.socket, Any]:
         plain, client = socket.socket.accept(listener)
-        # The thread that serves the connection makes the handshake, so that no other waits for a client that sends nothing.
+        # The thread that serves the connection does the handshake, so that no other waits for a client that sends nothing.
         return serving.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False), client
 
     def failed(_request: object, client_address: object) -> None:

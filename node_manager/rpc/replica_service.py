@@ -23,7 +23,7 @@ def copied(m: Manager, request: pb.CopySlotRequest) -> Iterator[pb.SlotCopyPart]
 
 
 def followed(m: Manager, request: pb.FollowSlotRequest) -> pb.FollowSlotReply:
-    """The writes of the slot's owner that follow those of the request."""
+    """The writes of the slot's owner after the position that the request gives."""
     found = m.sources.follow(_name(request.replica), request.log, request.held, request.after, request.wait_ms)
     writes = [
         pb.LoggedWrites(position=w.position, token=w.token, whole=w.whole, commands=[pb.LoggedCommand(words=c) for c in w.commands])

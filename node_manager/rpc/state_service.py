@@ -13,7 +13,7 @@ from udo_protocol.state.pieces import StoredGroup
 
 # gRPC's own bound is 4 MiB a message.
 _PIECE_BYTES = 1 << 20
-# Bound on what is imported, as a multiple of the values' bound: undo may add to the values.
+# Bound on an import, as a multiple of limits.state_mb: undo may add to the values.
 _OVERHEAD = 3
 
 

@@ -96,7 +96,7 @@ class Users:
         return Login(f"{LANES}:{prefix[4:-1]}", password)
 
     def admit_lanes(self, call: Call, prefix: str, hour: int) -> None:
-        """Admit the user of a slot's lanes on the queue server, with the passwords of this hour and the last one. Open logins stay."""
+        """Admit the user of a slot's lanes on the queue server, with the passwords of this hour and the last one. Connections stay."""
         passwords = [_hash(self.lanes(prefix, h).password) for h in (hour, hour - 1)]
         self._set("queue", call, self.lanes(prefix).user, ["on", "resetpass", *passwords, *access.lanes(prefix)])
 

@@ -2,8 +2,8 @@
 
 The file is `appendonlydir/` of the server: a manifest that names a base (a snapshot) and, last, the writes since. Only the writes are ever
 cut, and only behind the last whole command, a MULTI with its EXEC counting as one. Since every write is on the disk before it is confirmed,
-a command that a crash left unfinished was confirmed to nobody. Whole commands behind unreadable bytes were, so they are discarded only on
-request.
+a command that a crash left unfinished was confirmed to nobody. Whole commands behind unreadable bytes were confirmed, so they are discarded
+only on request.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _FREE_S = 5.0
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that runs."""
+    """A running server."""
 
     role: Role
     socket: str

@@ -22,7 +22,7 @@ from typing import Any
 
 # How often it checks: rare enough to cost nothing, often enough for a grace period of seconds.
 INTERVAL_S = 1.0
-# The longest that a reply, and a regular shutdown, may take.
+# The longest that a reply, and an orderly shutdown, may take.
 REPLY_S, TERM_S = 5.0, 5.0
 HEARTBEAT = b"udo:heartbeat"
 # The file in the home that names the Docker daemon of its containers, and the label by which they are found.
@@ -95,7 +95,7 @@ class Daemon(http.client.HTTPConnection):
 
 def remove_containers(home: Path) -> list[str]:
     """Remove the containers of this home, also those without a record; return which ones. If their daemon is away, the next manager
-    looks."""
+    does."""
     removed: list[str] = []
     mine = urllib.parse.quote(json.dumps({"label": [f"{HOME_LABEL}={home}"]}))
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError):

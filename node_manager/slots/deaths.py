@@ -1,6 +1,6 @@
 """Conclusions from the deaths of a slot's owners: when to start the next one, and when the frame they died on is to blame.
 
-Pure: numbers in, decision out. A wrong number harms this slot only, since an operator may write `emitted`.
+Pure: numbers in, decision out. An operator may write `emitted`, so wrong numbers must harm this slot only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ PER_FRAME = 3
 # An owner that lived this long died of another cause than its predecessor.
 SETTLED_S = 30.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.1, 10.0
-# This many owners in a row that live shortly, but answer something, cost no delay: the bad events of a stream are to be passed quickly.
-# From then on each waits longer by RESTART_FIRST_S.
+# This many short-lived owners in a row that answer something cost no delay: a stream's bad events are to be passed quickly. From then on
+# each waits longer by RESTART_FIRST_S.
 _FREE = 20
 
 

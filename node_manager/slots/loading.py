@@ -159,7 +159,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
 
 
 def _followed(load: Load, state: Connection, prefix: str) -> str:
-    """The state to have before the promotion: `owner`, `kept`, or '': the instance reads the stored state once it is promoted.
+    """The state that the instance loads before its promotion: `owner`, `kept`, or '' (it reads the stored state once it is promoted).
 
     The newer version may die during a rollback. The former version is then loaded again, without following, while the stored state is still
     the newer one's.

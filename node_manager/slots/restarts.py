@@ -15,7 +15,7 @@ from udo_protocol.queue.frame import Failure
 from udo_protocol.queue.slot import SlotStats
 from udo_protocol.state import anew
 
-# After this many failed loads in a row of a slot that has served, the failure looks permanent: callers get the error.
+# Once a slot has served, this many failed loads in a row look permanent: callers get the error.
 LOADS_BEFORE_STATUS = 3
 _RELOAD_FIRST_S, _RELOAD_MOST_S = 1.0, 60.0
 # The longest pause between loads that fail because a server is away: it may be back soon.
@@ -57,7 +57,7 @@ class Restarts:
         return self._thread.due_s(_TIMER)
 
     def not_loaded(self, error: UdoError) -> None:
-        """An owner could not be loaded: try again, and report the error to callers once it looks permanent."""
+        """Try again after an owner failed to load, and report the error to callers once it looks permanent."""
         self._ownership.load_failures += 1
         failures, lost = self._ownership.load_failures, isinstance(error, (ServerLost, Fenced))
         most_s = _SERVER_BACK_S if lost else _RELOAD_MOST_S  # not the operator's fault: try again soon after the server is back
@@ -102,7 +102,7 @@ class Restarts:
         return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.record["version"], keyed=keyed)
 
     def _mend(self) -> SlotBroken | None:
-        """Start a new log if the operator corrupted it; the slot has no owner now. Return the damage."""
+        """Start a new log if the operator corrupted the old one; the slot has no owner now. Return the damage."""
         thread = self._thread
         try:
             slot.slot_stats(thread.conn("queue"), thread.prefix)

@@ -1,6 +1,6 @@
 """A slot without an instance until the next frame comes: its log takes frames meanwhile, and its doorbell wakes it.
 
-Only for operators without state, whose next owner needs nothing of the last one. Anything else that brings an owner ends the sleep.
+Only for operators without state, whose next owner needs nothing from the last one. Anything else that brings an owner ends the sleep.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Slot(SlotThread):
         self._ask(lambda: self._adopt(owner, wanted))
 
     def prepare(self, wanted: Wanted, *, check: bool = True) -> Future[Instance]:
-        """Load `wanted` as a standby. SchemaError if running queries could not go on with it; unless `check` is off."""
+        """Load `wanted` as a standby. SchemaError if running queries could not go on with it, unless `check` is off."""
         load = Load(wanted, update=True, follow=True)
         self._ask(lambda: self._promotions.prepare(load, check=check))
         return load.done
@@ -129,7 +129,7 @@ class Slot(SlotThread):
         return found
 
     def server_restarted(self, role: Role) -> None:
-        """Start over without the queue server's log, answers and owner, and end the instances; the state server is as it was."""
+        """Handle the loss of a server. The queue server's log, answers and owner are gone: start over. The state server is as it was."""
         self.post(self._start_over if role == "queue" else self.disconnect)
 
     def stop(self, *, drop: bool, letters_to: str = "") -> Future[None]:

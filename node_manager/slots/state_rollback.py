@@ -25,7 +25,7 @@ def step(
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot be rolled back to any more: the state from before the update has just been deleted")
         return lambda: await_rewound(state, prefix, instance)
-    if old.commit == "frame":  # processed again, it would be answered otherwise
+    if old.commit == "frame":  # processed again, a frame would be answered differently
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
     return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
@@ -48,7 +48,7 @@ def _nothing() -> None:
 
 
 def remaining_s(state: Connection, prefix: str, owner: Instance) -> float | None:
-    """Seconds for which the kept state is still kept; None if none is, or if the owner comes back by it, whose first checkpoint ends it."""
+    """Seconds for which the kept state is still kept; None if none is, or if the owner goes back to it: its first checkpoint ends it."""
     found = rewinding.kept(state, prefix)
     if found is None:
         return None

@@ -29,7 +29,7 @@ _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "f
 
 
 class KeyedCanary:
-    """One deployment's. Methods may be called from any thread; `start` once."""
+    """The canary of one keyed deployment. Methods may be called from any thread; `start` once."""
 
     def __init__(self, mirrors: Mirrors, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
         self.update_id, self.percent, self.slot = update_id, percent, slot

@@ -1,7 +1,7 @@
 """Mirrors: a new version answers the same frames as the serving one, and the differences are reported. It never serves.
 
 Two uses: a diff, whose caller gets the findings, and the canary of a keyed operator (keyed_canaries.py), on which the registry decides. The
-instance compares (udo_runtime.drivers.mirror); this side starts it, holds its lease in `mirrors` without which nothing is kept for it,
+instance compares (udo_runtime.drivers.mirror); this side starts it, renews its lease in `mirrors`, without which nothing is kept for it,
 fetches its findings, and removes every trace. Without this manager the lease ends within seconds, and the instance leaves. Comparisons of
 one deployment do not know of one another, nor of an update's standby.
 """
@@ -88,7 +88,7 @@ def _findings(text: bytes, key: str) -> dict[str, Any]:
     error = found.get("first_error")
     if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
         raise untrusted.broken(key, "a first_error with a message", error)
-    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # only this side may say these
+    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # only this side sets these
 
 
 class Mirrors:
