@@ -16,7 +16,7 @@ from elasticity.balance.view import BalanceDecision, BalanceLimits, Goal, Ints, 
 # Bounds on the work of a decision: with more keys under load than SWAPPED_KEYS single moves are fine enough; only the PAIRED_ENGINES
 # most and least loaded engines are paired; and later swaps are worth little.
 SWAPPED_KEYS, PAIRED_ENGINES, MOST_SWAPS = 10_000, 16, 50
-# With at most this many keys under load, swaps can be stuck far from the best; with more they hardly ever are.
+# Swaps can be stuck far from the best with at most this many keys under load; with more they hardly ever are.
 SEARCHED_KEYS = 16
 
 

@@ -28,7 +28,7 @@ class LoadView:
     """Keys 0 … n-1 on engines 0 … engines-1 in one window.
 
     keys_map[k]: engine of key k, shape (n,). keys_load[k]: events of key k in the window, shape (n,), integers or rates.
-    state_bytes[k]: bytes that a move of key k would carry, shape (n,), if they are to count. UsageError if shapes or values do not fit.
+    state_bytes[k]: bytes that a move of key k would carry, shape (n,), if they count. UsageError if shapes or values do not fit.
     """
 
     keys_map: Ints
@@ -53,7 +53,7 @@ class LoadView:
 
 @dataclass(frozen=True)
 class BalanceLimits:
-    """When to balance and how far.
+    """Conditions for balancing, and its goals.
 
     theta_percent: an imbScore above it is balanced, down to it. slack (ours; None: as in the paper, θ alone): once balancing,
     relieve the busiest engine, whose load bounds throughput, until it is within this share of the least possible, and begin when
@@ -99,7 +99,7 @@ def descending(loads: Loads) -> Ints:
 
 @dataclass(frozen=True)
 class Goal:
-    """When a decision moves keys, and how far it goes.
+    """Conditions for moving keys, and the goals of a decision.
 
     percent, peak: imbScore and load of the busiest engine to reach; moves begin above start_percent or start_peak. hot: keys above
     an equal share of the load that hotter ones leave, hottest first; too_hot: the hot keys, if no assignment reaches θ because of

@@ -87,7 +87,7 @@ class Membership:
         return cls(str(data["name"]), str(data["mode"]), dict(data.get("settings") or {}))
 
     def header(self, wish: Elasticity, cores: int) -> dict[str, Any]:
-        """Settings of `managed` on a node with so many cores; the deployment's own settings override the application's."""
+        """Settings of `managed` on a node with this many cores; the deployment's own settings override the application's."""
         known = inspect.signature(managed.managed).parameters
         return {name: value for name, value in {**self.settings, **wish.header(cores)}.items() if name in known}
 

@@ -28,7 +28,7 @@ def backlog_s(operator: OperatorSample) -> float:
 
 
 def against_scale_in(operator: OperatorSample, replicas: int, most_use: float) -> str | None:
-    """The reason not to shrink to so many replicas: missing figures, backlog (FLINK-31318), the busiest replica (FLINK-30652).
+    """The reason not to shrink to this many replicas: missing figures, backlog (FLINK-31318), the busiest replica (FLINK-30652).
 
     A mean hides a skewed replica, and an output ratio that fell makes a busy operator look oversized (FLINK-38538).
     """
@@ -70,7 +70,7 @@ def downstream(operators: Sequence[OperatorSample], operator: OperatorSample) ->
 
 
 def in_order(operators: Sequence[OperatorSample]) -> list[OperatorSample]:
-    """Topological order: every operator after all that it reads from."""
+    """The operators in topological order: every operator after all that it reads from."""
     left, done, ordered = list(operators), set[str](), list[OperatorSample]()
     while left:
         ready = [o for o in left if set(o.upstream) <= done]

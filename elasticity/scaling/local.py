@@ -74,8 +74,8 @@ def local(
     balance: a balancing policy, '' for none; theta: the imbScore that it may leave. balance_use: use of the busiest replica below which
     nothing moves; balance_confirm: samples in a row with an imbalance; balance_s: between two steps; balance_groups: at most per step;
     balance_sigmas: see BalanceLimits.chance_sigmas. A group that has moved stays for reverse_s. strategy: how an operator with state scales
-    out (scale_out.STRATEGIES), '' for unprepared; hold_s: how long prepared slots stay unchanged; refresh_s: between two refreshes of them,
-    for the node manager.
+    out (scale_out.STRATEGIES), '' for unprepared; hold_s: how long prepared slots stay unchanged; refresh_s: between two refreshes of them
+    by the node manager.
     """
     memory = memory or LocalMemory()
     balancer = BalanceSettings(

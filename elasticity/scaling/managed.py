@@ -1,9 +1,9 @@
 """The Operator Manager of an application's deployment on a node (paper 5, section 3.1): it proposes, and acts only within the
 deployment's bounds.
 
-Steps granted here are done at once: the bounds themselves, and balancing, which takes no further replica. Every other step is declined
-with the reason `ASKED`: the application's manager is asked for it (application.py). Reversals are judged by the changes that were
-observed, not by those that were proposed.
+The node carries out granted steps at once: the bounds themselves, and balancing, which takes no further replica. Every other step is
+declined with the reason `ASKED`: the application's manager is asked for it (application.py). Reversals are judged by the changes that
+were observed, not by those that were proposed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def managed(
     """The steps and proposals of an Operator Manager. u_max, s_out, c: see edf.operator_manager; the others as in local.local.
 
     spread: 0 unless the deployment's slots are spread over nodes, then 1 without state, 2 with state. If spread, bounds are not enforced
-    here, since the registry says how many slots a node has; a new slot may come to a neighbour, and a slot may move there. With state
-    that may be the node's last one, and a scale-out names the replica that gives it key groups.
+    by the node, since the registry says how many slots a node has; a new slot may come to a neighbour, and a slot may move there. With
+    state that may be the node's last one, and a scale-out names the replica that gives the new slot key groups.
     """
     memory = memory or ManagedMemory()
     balancer = BalanceSettings(

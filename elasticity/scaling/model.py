@@ -35,7 +35,7 @@ class Replica:
 
     @property
     def measured(self) -> bool:
-        """Whether every figure is there."""
+        """Whether every figure was measured."""
         return None not in (self.use, self.arrivals, self.answers, self.outputs, self.backlog)
 
 

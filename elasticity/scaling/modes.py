@@ -99,15 +99,15 @@ class Elasticity:
 
     @property
     def scales_out_by(self) -> tuple[str, float]:
-        """How an operator with state scales out ('' for unprepared), and the seconds between refreshes of prepared slots."""
+        """The strategy for scaling out an operator with state ('' for unprepared), and the seconds between refreshes of prepared slots."""
         return str(self.settings.get("strategy", scale_out.STRATEGY)), float(self.settings.get("refresh_s", scale_out.REFRESH_S))
 
     def balanced_by(self, policy: str) -> Elasticity:
-        """The same, with this balancing policy."""
+        """A copy with this balancing policy."""
         return replace(self, settings={**self.settings, "balance": policy})
 
     def header(self, cores: int) -> dict[str, Any]:
-        """Settings of `local` on a node with so many cores."""
+        """Settings of `local` on a node with this many cores."""
         most = self.most or max(min(cores, MOST_SLOTS), self.least)
         idle = {"idle_after_s": float(self.idle_after_s)} if self.idle_after_s else {}
         return {"policy": self.policy, "least": self.least, "most": most, **idle, **self.settings}

@@ -279,7 +279,7 @@ def delete_blob(session: Session, repository: str, digest: str) -> None:
 def forget_unused(session: Session, before: float, *, untagged: bool = False) -> None:
     """Forget blobs that no manifest needs and no push has touched since `before`; their files may go after the commit (`not_held`).
 
-    With `untagged` also manifests older than `before` that have no tag, belong to no index and are attached to nothing.
+    `untagged`: also manifests older than `before` that have no tag, belong to no index and are attached to nothing.
     """
     if untagged:
         _forget_untagged(session, before)

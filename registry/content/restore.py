@@ -1,7 +1,7 @@
 """Replace the contents of a registry by a backup: first its files, beside the others, then all rows and files in one commit.
 
 The registry has another number afterwards, and goes on from a generation that it never had: nodes, which compare it with the last one they
-were told, take the wanted state as new.
+know, take the wanted state as new.
 """
 
 from __future__ import annotations

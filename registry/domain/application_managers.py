@@ -1,6 +1,6 @@
 """The Application Managers: figures from nodes about applications' deployments, a decision per interval, and grants for nodes to take.
 
-Nodes send their figures and proposals every few seconds, and receive the grants with the answer; what they sent is kept in memory only.
+Nodes send their figures and proposals every few seconds, and receive the grants with the answer; reports are kept in memory only.
 A decision is in the journal before anything is granted. A grant is handed out until its node reports the outcome, or until it is too
 old: a node that was away carries out nothing late. While the registry is away nothing is granted, and nothing stops. Of several registry
 processes one decides (Store.leads); the others refuse nodes' reports, which then go to that one.
@@ -256,7 +256,7 @@ class ApplicationManagers:
                     self._grants.setdefault(p.node, []).append(_Grant(name, segment, entry.number, p, now))
 
     def _carry_out(self, session: Session, name: str, segment: int, number: int, p: Proposal, now: float) -> None:
-        """Carry out a step of the registry itself, another placement of a deployment over nodes. With the decision, or not at all."""
+        """Carry out a step of the registry itself, another placement of a deployment over nodes, in the commit of the decision."""
         by, error = Caller(f"application {name}", "registry", now), ""
         try:
             step = (name, segment, number, round(now, 3))

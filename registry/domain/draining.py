@@ -32,7 +32,7 @@ class DrainBody(BaseModel):
 
 
 def drain(session: Session, caller: Caller, node: str, wish: DrainBody, there: Presence) -> list[dict[str, Any]]:
-    """Drain the node. Returns the deployments that still have slots there, why, and whether they `wait` for something automatic.
+    """Drain the node. Returns the deployments that still have slots there, the reason, and whether they `wait` for something automatic.
 
     The same call again continues.
     """

@@ -3,8 +3,8 @@ slots has which key group (udo_protocol/state/group_map.py); for a deployment ov
 
 The first node that asks becomes the home. A node asks once for each session and remembers the answer with the state itself
 (node_manager/homes.py), so a registry that is away holds up new sessions only. A node is identified by its disk (incarnation): otherwise
-state lost with a disk would begin anew, unnoticed while no epoch has been completed. A release makes a new version of the map: what nodes
-remember of an older version no longer counts.
+state lost with a disk would begin anew, unnoticed while no epoch has been completed. A release makes a new version of the map:
+nodes' records of an older version no longer count.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live
     known = _nodes(found)
     if wish.node:
         over = deployments.find(session, name).placement is not None
-        former = over and wish.version not in (None, found.version)  # the present map has it only since it asked for what it may not serve
+        former = over and wish.version not in (None, found.version)  # the present map has it only since it asked for the session
         if found.spread or former or known.get(wish.node) != wish.incarnation:
             return describe(found)
     elif (there := sorted(known.keys() & live)) and not wish.force:

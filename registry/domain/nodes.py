@@ -65,13 +65,13 @@ def require_same(session: Session, name: str, incarnation: str, there: Presence,
 
 
 def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now: float) -> None:
-    """Record a node with these properties. The other nodes are told if its address for them has changed. Conflict: `require_same`."""
+    """Record a node with these properties. The other nodes learn if its address for them has changed. Conflict: `require_same`."""
     require_same(session, name, beat.incarnation, there, beat.address)
     before = session.get(Node, name)
     if (before.listen if before else "") != beat.listen:
         bump(session)
     if before and before.incarnation and beat.incarnation and before.incarnation != beat.incarnation:
-        # It has nothing of what the former node reported.
+        # The former node's reports do not hold for this one.
         session.execute(delete(NodeState).where(NodeState.node == name))
     session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
 

@@ -21,7 +21,7 @@ def placed(nodes: Sequence[str], slots: int) -> tuple[str, ...]:
 
 
 def grown(now: Placement, slots: int, nodes: Sequence[str], key_groups: int, disks: Mapping[str, str]) -> Placement:
-    """The placement with so many slots in all: new ones go to those of `nodes` with the fewest. They have no key groups yet."""
+    """The placement with this many slots in all: new ones go to those of `nodes` with the fewest. They have no key groups yet."""
     there, ordinals = list(now.nodes), list(now.ordinals or ())
     while len(there) < slots:
         node = min(nodes, key=lambda node: (there.count(node), nodes.index(node)))

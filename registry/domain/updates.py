@@ -314,7 +314,7 @@ def overdue(session: Session, live: list[str], now: float) -> bool:
 
 
 def expire(session: Session, now: float) -> None:
-    """Fail the updates whose time is over; judge the canaries instead."""
+    """End the updates whose time is over: canaries that have begun are judged, the others fail."""
     for update in session.scalars(select(Update).where(Update.state.in_(UPDATE_OPEN), Update.deadline_at <= now)):
         if update.state == "canary" and update.canary and update.canary["since"] is not None:
             silent = _silent(session, update)
@@ -350,7 +350,7 @@ def _awaited(session: Session) -> set[str]:
 
 
 def _promote(session: Session, update: Update, now: float) -> None:
-    """From here on the new version is wanted; a node that fails now converges to that version by itself."""
+    """From this commit on the new version is wanted; a node that fails now converges to that version by itself."""
     deployment = deployments.find(session, update.deployment)
     new = catalogue.find(session, deployment.version.name, update.to_digest)
     if new.id != deployment.version_id:

@@ -53,6 +53,6 @@ def is_valid(authorization: Authorization | None, tokens: tuple[str, ...]) -> bo
 
 def challenges(base: str, *, oci_base: bool) -> list[str]:
     """Challenges for authentication. `docker` asks /v2/ first, and with a Basic challenge there it could not pull without a password, so
-    there only the token service is named: with the token as password it returns that token, without one a token that reads."""
+    there only the token service is named: with the token as password it returns that token, without one a token that only reads."""
     service = f'Bearer realm="{base.rstrip("/")}/v2/token",service="udo registry"'
     return [service] if oci_base else [service, 'Basic realm="udo registry"']

@@ -26,7 +26,7 @@ def filler(environ: dict[str, Any]) -> Fill:
         except OSError:
             stream.failed = True  # the start of the next request is unknown
             raise
-        reader.length -= came  # what gunicorn still has to skip before the next request
+        reader.length -= came  # the bytes gunicorn still has to skip before the next request
         return came
 
     return fill

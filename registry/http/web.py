@@ -75,7 +75,7 @@ class Services:
         return presence(session, self.clock() - self.config.node_live_s, self.polled)
 
     def suspected(self, session: Session) -> Nodes:
-        """The nodes, by who was heard of within suspect_s, after which others take a node's place."""
+        """The nodes by whether they were heard of within suspect_s, after which others take their places."""
         there = presence(session, self.clock() - self.config.suspect_s, self.polled)
         return Nodes(disks(session, there.live), reachable(session, there), drained(session))
 

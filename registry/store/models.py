@@ -37,7 +37,7 @@ class Holding(Base):
 
     repository: Mapped[str] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(primary_key=True, index=True)
-    touched_at: Mapped[float]  # when a push last sent it or was told that it is there
+    touched_at: Mapped[float]  # when a push last sent it or asked for it
 
 
 class StoredManifest(Base):

@@ -150,7 +150,7 @@ class OtherProcesses:
             connection.exec_driver_sql(f"LISTEN {_CHANNEL}")
             driver = cast(Any, connection.connection.driver_connection)
             try:
-                hub.publish(self.look())  # what was committed while nobody listened
+                hub.publish(self.look())  # for commits made while this process did not listen
                 while not hub.stopping.is_set():
                     if (generation := self.look()) > hub.generation:
                         hub.publish(generation)

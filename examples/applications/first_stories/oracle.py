@@ -10,7 +10,7 @@ from collections import deque
 import numpy as np
 import pyarrow as pa
 
-# As in the operators.
+# The operators' constants.
 SEED, DIMENSIONS, PLANES = 2016, 2**14, 12
 REMEMBERED, NOVEL_BELOW = 50, 0.5
 Story = tuple[int, float, bool]  # tweet, similarity to the most similar one before, first of its story?

@@ -1,4 +1,4 @@
-"""An operator per event: easier to write than a vectorised one, and slower. It keeps no state but the instance's memory.
+"""An operator per event: easier to write than a vectorised one, and slower. Its only state is the instance's memory.
 
 That memory is lost with the instance: good enough for a hint, not for an answer that must be exact.
 """

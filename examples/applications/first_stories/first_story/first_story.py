@@ -14,7 +14,7 @@ NOVEL_BELOW = 0.5  # a cosine similarity of tweets
 
 
 class FirstStory(Operator):
-    """One answer for every tweet: how similar it is to those its key has seen, and whether it is a first story."""
+    """One answer for every tweet: its similarity to the remembered tweets of its key, and whether it is a first story."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         """One tweet of the key `ctx.key`."""
