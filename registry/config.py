@@ -44,7 +44,7 @@ class RegistrySettings:
     uploads_most: int = 1000
     # A client that neither sends nor takes a byte for this long is gone.
     silence_s: float = 60.0
-    # Bound of a client's handshake, which takes a few round trips.
+    # Bound of a client's TLS handshake, in which it proves its identity; a handshake takes a few round trips.
     handshake_s: float = 10.0
     # Largest layer: a Python environment with a model in it is a few GB.
     blob_bytes: int = 8 << 30
