@@ -72,7 +72,7 @@ def moves(now: Placement) -> list[tuple[int, list[int]]]:
 
 
 def runs_to(now: Placement) -> str:
-    """The node that decides the order of runs once the step is done, since the first slot goes; '' if that stays."""
+    """The node that keeps the order of runs once the step is done, since the first slot goes; '' if that stays."""
     step = now.step
     assert step is not None
     return now.nodes[1] if step.source == 0 and step.kind != "scale_out" and not step.gone else ""
