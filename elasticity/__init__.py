@@ -1,5 +1,5 @@
-"""The controllers' decisions: pure functions from what was measured to what should change.
+"""The controllers' decisions: pure functions from measurements to changes.
 
-Nothing here does I/O, starts threads or reads a clock: times are arguments, randomness comes from a seeded generator that the
-caller passes in. Whoever samples and executes (node manager, registry) lives above this package.
+Nothing in this package does I/O, starts threads or reads a clock: times are arguments, randomness comes from a seeded generator that the
+caller passes in. Sampling and execution (node manager, registry) live above it.
 """

@@ -1,6 +1,6 @@
 """Policies are plain functions found by name; a user adds one as "module:function", in a call or in a file of names.
 
-A name table says what each name stands for; `find` imports the function when it is asked for.
+A name table maps each name to its function; `find` imports the function on request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Names = Mapping[str, Mapping[str, str]]
 def read(text: str) -> dict[str, dict[str, str]]:
     """The names in a TOML text: one table per kind (`balance`, `scaling`), each entry `name = "module:function"`.
 
-    UsageError names the entry that has another form.
+    UsageError names an entry of any other form.
     """
     try:
         tables = tomllib.loads(text)
@@ -39,9 +39,9 @@ def shipped() -> dict[str, dict[str, str]]:
 
 
 def find(kind: str, name: str, extra: Names | None = None) -> Callable[..., Any]:
-    """The policy `name` of that kind: an entry of `extra`, else of this package, else itself "module:function".
+    """The policy `name` of that kind: an entry of `extra`, else of this package, else `name` itself as "module:function".
 
-    NotFound lists the names there are; UsageError says which module or function could not be imported.
+    NotFound lists the known names; UsageError says which module or function could not be imported.
     """
     known = {**shipped().get(kind, {}), **(extra or {}).get(kind, {})}
     entry = known.get(name, name)

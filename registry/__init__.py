@@ -1,1 +1,1 @@
-"""The registry: OCI blobs, operator catalogue, deployments, live updates, nodes, audit. Nodes pull; it never calls out."""
+"""The registry: OCI blobs, operator catalogue, deployments, live updates, nodes, audit. Nodes pull; only the console calls nodes."""

@@ -1,4 +1,4 @@
-"""Puts the WSGI application together over its parts; holds no rule and no route but the health check."""
+"""Assemble the WSGI application from its parts; contains no rule, and no route but the health check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from udo_protocol import supervised
 
 
 def create_app(config: RegistrySettings) -> Flask:
-    """The application, with the threads that keep the updates' deadlines, and decide about applications."""
+    """Build the application, with the threads that keep the updates' deadlines and decide about applications."""
     hub = Hub(config.threads - config.reserved_threads)
     blobs = Blobs(config.blobs)
     uploads = Uploads(blobs, config.uploads_most, config.silence_s)
@@ -49,7 +49,7 @@ def create_app(config: RegistrySettings) -> Flask:
 
 
 def healthz() -> Response:
-    """Whether the registry and its database answer."""
+    """Report whether the registry and its database answer."""
     s = services()
     with s.store.read() as session:
         number = identity.stored(session)

@@ -1,4 +1,4 @@
-"""The registry's settings: one frozen value, built by `__main__` from arguments and the environment; nothing else reads that."""
+"""The registry's settings: one frozen value, built by `__main__` from arguments and the environment, which no other module reads."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """Where the registry keeps its data, where it listens, and the numbers that bound it."""
+    """The registry's folders, its address, and its bounds."""
 
     data: Path
     token_file: Path
     listen: str = "127.0.0.1:0"
     database_url: str = ""
-    # Directory of public keys; with one, an image becomes a version only if signed by one of them.
+    # Directory of public keys; if set, an image becomes a version only if signed by one of them.
     trusted_keys: Path | None = None
-    # Folder of certificates (udo_protocol/certificates.py); with one, only HTTPS is served, to clients that show one themselves.
+    # Folder of certificates (udo_protocol/certificates.py); if set, only HTTPS is served, to clients with a certificate of their own.
     tls: Path | None = None
-    # Folder that all processes of one PostgreSQL database have in common: images, and the token; None: `data`.
+    # Folder that all processes of one PostgreSQL database share: images, and the token; None: `data`.
     shared_folder: Path | None = None
 
-    # Every node holds one thread with its long poll, every watched update another; idle threads cost little.
+    # The long poll of every node and every watched update hold one thread each; idle threads cost little.
     threads: int = 256
     # Threads that no long poll or stream may take, so that reports and updates always get through.
     reserved_threads: int = 32
@@ -34,23 +34,23 @@ class RegistrySettings:
     node_kept_s: float = 7 * 86400.0
     # Longest wait of one long poll; below the idle time-outs of usual proxies.
     poll_max_s: float = 55.0
-    # A stream says something at least this often, so that a vanished reader is noticed.
+    # A stream sends something at least this often, so that a vanished reader is noticed.
     stream_beat_s: float = 10.0
     # A blob that no manifest refers to is kept this long after a push sent or saw it: no push takes longer.
     unused_kept_s: float = 86400.0
-    # An upload that broke off is kept this long after its last byte, to be resumed: a machine was restarted, a network was away.
+    # An upload that broke off is kept this long after its last byte, to be resumed after a restart or a network failure.
     upload_kept_s: float = 3600.0
-    # Uploads at once; a push has a few, and a client that is only ever beginning them must not fill the disk with names.
+    # Uploads at once; a push has a few. A client that only begins uploads must not fill the disk with names.
     uploads_most: int = 1000
     # A client that neither sends nor takes a byte for this long is gone.
     silence_s: float = 60.0
-    # Who connects proves who it is within this time; a handshake takes a few round trips.
+    # Bound of a client's TLS handshake, in which it proves its identity; a handshake takes a few round trips.
     handshake_s: float = 10.0
-    # One layer: a Python environment with a model in it is a few GB.
+    # Largest layer: a Python environment with a model in it is a few GB.
     blob_bytes: int = 8 << 30
-    # What the OCI distribution specification asks every registry to accept.
+    # The size of manifests that the OCI distribution specification asks every registry to accept.
     manifest_bytes: int = 4 << 20
-    # A request of the JSON API; it may carry files of a deployment in base64.
+    # Largest request of the JSON API; it may carry files of a deployment in base64.
     body_bytes: int = 16 << 20
 
     @property
@@ -65,5 +65,5 @@ class RegistrySettings:
 
     @property
     def database(self) -> str:
-        """SQLAlchemy URL; SQLite in the data directory unless told otherwise."""
+        """SQLAlchemy URL; by default SQLite in the data directory."""
         return self.database_url or f"sqlite:///{self.data / 'registry.db'}"

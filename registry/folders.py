@@ -1,7 +1,7 @@
-"""The folders of a registry process, and which processes may use them at the same time. Taken before anything is opened or served.
+"""The folders of a registry process, and the processes that may share them. Locked before anything is opened or served.
 
-DATA is of one process: its address and port, and SQLite's file. SHARED, by default the same, holds the images, and the token: all
-processes of one PostgreSQL database have it in common.
+DATA belongs to one process: its address and port, and SQLite's file. SHARED, by default the same folder, holds the images and the token:
+all processes of one PostgreSQL database share it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHERS = "several processes need one PostgreSQL database, the same --shared fol
 
 @contextlib.contextmanager
 def taken(config: RegistrySettings) -> Iterator[None]:
-    """Locks that live as long as the process. Conflict if another registry has what this one needs for itself."""
+    """Hold the locks of the folders. Conflict if another registry has one that this one needs for itself."""
     several = is_postgresql(config.database)
     with contextlib.ExitStack() as locks:
         locks.enter_context(_locked(config.data / "lock", f"{config.data}; stop it first, or give this one another --data"))
@@ -50,7 +50,7 @@ def taken(config: RegistrySettings) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: Path, serves: str, *, several: bool = False) -> Iterator[IO[str]]:
-    """A lock on the file; `several` processes may have it if they all say so."""
+    """Hold a lock on the file; `several` processes may hold it if they all say so."""
     kind = fcntl.LOCK_SH if several else fcntl.LOCK_EX
     with open(path, "a+") as file:
         deadline = time.monotonic() + LEFTOVER_S
@@ -66,7 +66,7 @@ def _locked(path: Path, serves: str, *, several: bool = False) -> Iterator[IO[st
 
 
 def _only_one(file: IO[str]) -> bool:
-    """Whether no other process has this lock, which this one keeps in any case."""
+    """Whether no other process has this lock, which this process keeps in any case."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

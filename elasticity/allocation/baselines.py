@@ -1,4 +1,4 @@
-"""The allocations that the greedy one is measured against: neither looks at loads."""
+"""Baselines for the greedy allocation: random and even. Neither looks at loads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from elasticity.allocation.values import require_nodes
 
 
 def allocate_random(owner: Ints, nodes: int, rng: np.random.Generator, *, copies: int = 1) -> Ints:
-    """Each checkpoint on any node but its group's own, no two of a group on one."""
+    """Place each checkpoint on a random node but its group's own, no two of a group on the same node."""
     return _deal(owner, nodes, rng, copies, math.inf)
 
 
 def allocate_even(owner: Ints, nodes: int, rng: np.random.Generator, *, copies: int = 1) -> Ints:
-    """The same, with at most ⌈checkpoints / nodes⌉ on a node; more only where the groups' own nodes leave no other way."""
+    """Like `allocate_random`, with at most ⌈checkpoints / nodes⌉ on a node; more only where the groups' own nodes leave no other way."""
     return _deal(owner, nodes, rng, copies, math.ceil(len(owner) * copies / nodes))
 
 
@@ -37,7 +37,7 @@ def _deal(owner: Ints, nodes: int, rng: np.random.Generator, copies: int, most: 
 
 
 def _make_room(owner: Ints, placement: Ints, held: Ints, allowed: Flags, most: float) -> Ints:
-    """Moves one checkpoint to a node that has room, away from one that is allowed; else the least filled allowed node."""
+    """Move one checkpoint from an allowed node to one with room and return the source; else return the least filled allowed node."""
     for target in np.flatnonzero(held < most):
         free = (owner != target) & ~(placement == target).any(axis=1)
         movable = np.argwhere((placement >= 0) & allowed[placement] & free[:, None])

@@ -1,4 +1,4 @@
-"""Fluid migration: a plan runs in rounds, so that what is under way at once, and its bytes per second, stay bounded."""
+"""Fluid migration: run a plan in rounds, to bound the moves under way at once and their bytes per second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from udo_protocol.errors import UsageError
 
 
 class Order(StrEnum):
-    """Which groups go first."""
+    """The order in which groups move."""
 
     HOTTEST = "hottest"
     SMALLEST = "smallest"
@@ -21,7 +21,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True)
 class Bounds:
-    """`round_bytes`: of one round, whose moves run at the same time; one larger move is a round of its own."""
+    """`round_bytes`: sum over one round, whose moves run at the same time; a single larger move is a round of its own."""
 
     moves_under_way: int = 8
     round_bytes: float = math.inf
@@ -34,7 +34,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Round:
-    """It begins when the round before has ended, but not earlier than `earliest_s` after the plan's begin."""
+    """Moves that begin once the round before has ended, but not earlier than `earliest_s` after the start of the plan."""
 
     moves: tuple[Move, ...]
     earliest_s: float
@@ -43,7 +43,7 @@ class Round:
 def rounds(
     moves: Sequence[Move], loads: Sequence[float], move_bytes: Sequence[float], bounds: Bounds, order: Order = Order.PLAN
 ) -> tuple[Round, ...]:
-    """The plan cut into rounds; `loads` and `move_bytes` stand beside `moves`. Ties keep the plan's order."""
+    """Cut the plan into rounds; `loads` and `move_bytes` are parallel to `moves`. Ties keep the plan's order."""
     ranks = {Order.HOTTEST: lambda i: -loads[i], Order.SMALLEST: lambda i: move_bytes[i], Order.PLAN: lambda i: i}
     made: list[Round] = []
     current: list[Move] = []

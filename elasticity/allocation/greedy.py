@@ -1,6 +1,6 @@
 """The greedy allocation (algorithm 3): the checkpoint that has most to lose by not getting its best node comes first.
 
-Cost: one step per checkpoint, and one more each time a node has no room for it any more.
+Cost: one step per checkpoint, and one more each time the nodes that it wants have no room left.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from elasticity.allocation.history import Flags, Floats, Ints
 from elasticity.allocation.values import require_nodes
 from udo_protocol.errors import UsageError
 
-# Rows whose two best values are looked for at a time: 4 MB of copies at 1,000 nodes.
+# Rows searched for their two best values at a time: 4 MB of copies at 1,000 nodes.
 _BLOCK_ROWS = 1_024
 _TRIED_ALL = math.inf
 
 
 def fair_limit(load: Floats, copies: int, nodes: int, fairness: float) -> float:
-    """The checkpoint load a node may carry: the fair share and `fairness` (φ) of it more. Infinite φ is no limit."""
+    """The checkpoint load a node may carry: the fair share times 1 + `fairness` (φ). Infinite φ is no limit."""
     return (1 + fairness) * float(load.sum(dtype=np.float64)) * copies / nodes
 
 
 def allocate(values: Floats, load: Floats, *, copies: int = 1, fairness: float = math.inf) -> Ints:
-    """The placement of `copies` checkpoints per group; `values` by `checkpoint_values`, `load` per group.
+    """Place `copies` checkpoints per group; `values` by `checkpoint_values`, `load` per group.
 
-    1. Never on the group's own node, never two of a group on one node.
+    1. No checkpoint lies on its group's own node, no two of a group on one node.
     2. The load of the groups whose checkpoints a node holds stays within `fair_limit`. A checkpoint that finds no such node
        goes to the node of least value, then least checkpoint load, whatever that node holds.
-    Nodes of equal value: the one with the least checkpoint load.
+    Among nodes of equal value, the one with the least checkpoint load is taken.
     """
     groups, nodes = values.shape
     require_nodes(nodes, copies)
@@ -40,7 +40,7 @@ def allocate(values: Floats, load: Floats, *, copies: int = 1, fairness: float =
     carried = np.zeros(nodes)
     placement = np.full((groups, copies), -1)
     best, gaps = _best_and_gap(values)
-    # Most to lose first. Of a checkpoint: what it loses if refused now, group, copy, and the value it tries for next.
+    # Most to lose first. Per checkpoint: its loss if refused now (negated), group, copy, and the value it tries for next.
     queue = [(-gap, g, copy, value) for g, (value, gap) in enumerate(zip(best, gaps, strict=True)) for copy in range(copies)]
     heapq.heapify(queue)
     while queue:
@@ -62,10 +62,10 @@ def allocate(values: Floats, load: Floats, *, copies: int = 1, fairness: float =
 
 
 def _next_best(row: Floats, fair: Flags, refused: float) -> tuple[float, float]:
-    """The next value above the refused one, and the gap behind it, by which the checkpoint is ranked again.
+    """The next value above the refused one, and the gap after it, by which the checkpoint is ranked again.
 
-    Values that no node can give any more are passed over (a node that has no room now never has any later). One by one, the
-    checkpoint would have waited at each of them for its turn: its rank is the smallest gap on the way.
+    Values of full nodes are skipped (a full node stays full). Trying them one by one, the checkpoint would have waited for its turn
+    at each of them: its rank is the smallest gap on the way.
     """
     higher = row > refused
     possible = row[higher & fair]
@@ -75,13 +75,13 @@ def _next_best(row: Floats, fair: Flags, refused: float) -> tuple[float, float]:
     values = np.sort(row[higher & np.isfinite(row)]).astype(np.float64)
     end = int(np.searchsorted(values, value, side="right"))
     if end == len(values):
-        return 0.0, value  # behind the last one there is nothing to lose
+        return 0.0, value  # after the last one there is nothing to lose
     gaps = np.diff(values[: end + 1])
     return float(gaps[gaps > 0].min()), value
 
 
 def _best_and_gap(values: Floats) -> tuple[list[float], list[float]]:
-    """Per group its best value, and the gap to the next one that differs; a gap of 0 if there is none."""
+    """The best value of each group, and the gap to the next different one; 0 if there is none."""
     best = values.min(axis=1).astype(np.float64)
     gaps = np.empty(len(values))
     for start in range(0, len(values), _BLOCK_ROWS):

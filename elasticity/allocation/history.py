@@ -1,4 +1,4 @@
-"""The load of every key group over the last samples: what correlations are computed from."""
+"""The load of every key group over the last samples: the input of the correlations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class LoadHistory:
-    """A ring of samples, key groups × samples. Means are kept up to date by each sample; correlations are computed when asked for."""
+    """A ring of samples, key groups × samples. Each sample updates the means; correlations are computed on demand (values.py)."""
 
     def __init__(self, groups: int, samples: int) -> None:
         if groups < 1 or samples < 2:
@@ -23,7 +23,7 @@ class LoadHistory:
         self._count = 0
 
     def add(self, loads: Floats) -> None:
-        """One sample: the load of every group, any unit as long as it is the same each time. The oldest one is forgotten."""
+        """Add one sample: the load of every group, always in the same unit. Once the ring is full, the oldest sample is dropped."""
         groups, size = self._ring.shape
         if loads.shape != (groups,) or not np.isfinite(loads).all():
             raise UsageError(f"expected finite loads of {groups} key groups, got {loads.size} values: leave a sample out if it is unknown")
@@ -33,7 +33,7 @@ class LoadHistory:
         self._total += self._ring[:, column]
         self._count += 1
         if column == size - 1:
-            self._total = self._ring.sum(axis=1, dtype=np.float64)  # rounding errors do not add up over years
+            self._total = self._ring.sum(axis=1, dtype=np.float64)  # keeps rounding errors from adding up over years
 
     def mean(self) -> Floats:
         """Mean load per group over the samples held; zero before the first."""

@@ -1,4 +1,4 @@
-"""Which key groups move where when nodes are overloaded: towards their checkpoints if those lie where there is room."""
+"""Plans for relieving overloaded nodes: key groups move to nodes that hold their checkpoints, if those have room."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticity.allocation.values import node_loads
 
 @dataclass(frozen=True)
 class Move:
-    """Of a key group from one node to another; `assisted`: a checkpoint of it lies there."""
+    """The move of a key group from one node to another; `assisted`: the target holds a checkpoint of it."""
 
     group: int
     source: int
@@ -21,15 +21,15 @@ class Move:
     assisted: bool
 
 
-# Loads per group, owners and placement as of now, the load a node may have at most, the number of nodes → moves.
+# (loads per group, current owners and placement, the load a node may have at most, number of nodes) → moves.
 Planner = Callable[[Floats, Ints, Ints, float, int], tuple[Move, ...]]
 
 
 def relieve(loads: Floats, owner: Ints, placement: Ints, limit: float, nodes: int) -> tuple[Move, ...]:
-    """Moves until no node is above the limit, or none that is can give anything away; no node is brought above it.
+    """Plan moves until no node is above the limit, or those above it can give nothing away; no node is brought above it.
 
-    The most loaded node gives first. It gives a group that has a checkpoint where there is room, to there, before any other;
-    of these the smallest group that ends the overload, else the largest.
+    The most loaded node gives first: groups that have a checkpoint on a node with room (and move there) before any other; among
+    equals the smallest group that ends the overload, else the largest.
     """
     owner, load = owner.copy(), node_loads(loads, owner, nodes)
     moves: list[Move] = []
@@ -65,15 +65,15 @@ def _direct(groups: Ints, source: int, loads: Floats, load: Floats, limit: float
 
 
 def _first_of(moves: Iterator[Move], loads: Floats, excess: float) -> Move | None:
-    """The smallest group that is at least the excess, else the largest."""
+    """The move of the smallest group that is at least the excess, else of the largest group."""
     return min(moves, key=lambda m: (loads[m.group] < excess, abs(loads[m.group] - excess)), default=None)
 
 
 def pair(loads: Floats, owner: Ints, placement: Ints, limit: float, nodes: int) -> tuple[Move, ...]:
-    """One move per overloaded node, the way the paper's experiments adapt (repartitioning by Flux, its reference 18).
+    """One move per overloaded node, as in the paper's experiments (repartitioning by Flux, its reference 18).
 
-    Nodes are sorted by load; the i-th most loaded gives to the i-th least loaded and to no other. It gives a group with a
-    checkpoint there before any other; of these the one that brings the two loads closest together.
+    Nodes are sorted by load; the i-th most loaded gives to the i-th least loaded and to no other: groups with a checkpoint there
+    before any other, and among equals the one that brings the two loads closest together.
     """
     load = node_loads(loads, owner, nodes)
     order = np.argsort(-load, kind="stable")
@@ -90,7 +90,7 @@ def pair(loads: Floats, owner: Ints, placement: Ints, limit: float, nodes: int) 
 
 
 def usable(loads: Floats, owner: Ints, placement: Ints, limit: float, nodes: int) -> tuple[int, int]:
-    """(usable, all) checkpoints of the groups on overloaded nodes; usable: its node could take the group without overload."""
+    """Count (usable, all) checkpoints of groups on overloaded nodes; usable: its node could take the group without overload."""
     load = node_loads(loads, owner, nodes)
     groups = np.flatnonzero(load[owner] > limit)
     hosts = placement[groups]
@@ -99,10 +99,10 @@ def usable(loads: Floats, owner: Ints, placement: Ints, limit: float, nodes: int
 
 
 def apply(moves: tuple[Move, ...], owner: Ints, placement: Ints) -> tuple[Ints, Ints]:
-    """Owners and placement once the moves are done.
+    """Owners and placement after the moves.
 
-    An assisted move turns the checkpoint into state, and the state that is left behind into the checkpoint. A direct one leaves
-    checkpoints where they were.
+    An assisted move turns the checkpoint into state, and the state left behind into a checkpoint. A direct one leaves checkpoints
+    where they are.
     """
     owner, placement = owner.copy(), placement.copy()
     for m in moves:

@@ -1,4 +1,4 @@
-"""Bringing a placement that has aged back to within φ′ of a fresh one, by as few moves of checkpoints as that takes."""
+"""Bring a placement that has aged back to within φ′ of a fresh one, by as few moves of checkpoints as possible."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from elasticity.allocation.values import node_loads, score
 
 
 def reallocate(values: Floats, load: Floats, placement: Ints, *, tolerance: float, fairness: float = math.inf) -> Ints:
-    """A placement whose score is at most `tolerance` (φ′) × the load of all checkpoints above that of a fresh allocation.
+    """A placement whose score exceeds that of a fresh allocation by at most `tolerance` (φ′) × the load of all checkpoints.
 
     Scores lie between −1 and +1 times that load. The checkpoints that improve the score most go first, each to its place in the
-    fresh allocation. One that would make its node carry too much is left where it is; if it does not go without those, the
-    fresh allocation as a whole is the answer. A checkpoint on its own group's node has no value there and always moves.
+    fresh allocation. A checkpoint that would put its target above the limit stays; if the bound cannot be met without those, the
+    whole fresh allocation is returned. A checkpoint on its own group's node has infinite value there and always moves.
     """
     groups, copies = placement.shape
     fresh = allocate(values, load, copies=copies, fairness=fairness)
@@ -43,7 +43,7 @@ def reallocate(values: Floats, load: Floats, placement: Ints, *, tolerance: floa
 
 
 def _moves(values: Floats, placement: Ints, fresh: Ints) -> list[tuple[float, int, int, int]]:
-    """(what the score gains, group, copy, node), most first; copies of a group that lie on fresh nodes already stay."""
+    """(gain in score, group, copy, node), largest gain first; copies that already lie on nodes of the fresh allocation stay."""
     moves = []
     for g in np.flatnonzero((np.sort(placement, axis=1) != np.sort(fresh, axis=1)).any(axis=1)):
         row = values[g].astype(np.float64)
@@ -55,5 +55,5 @@ def _moves(values: Floats, placement: Ints, fresh: Ints) -> list[tuple[float, in
 
 
 def carried_load(load: Floats, placement: Ints, nodes: int) -> Floats:
-    """The load of the groups whose checkpoints each node holds."""
+    """The load, per node, of the groups whose checkpoints it holds."""
     return sum((node_loads(load, placement[:, c], nodes) for c in range(placement.shape[1])), np.zeros(nodes))

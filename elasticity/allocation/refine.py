@@ -1,7 +1,7 @@
-"""After the greedy allocation: single moves and swaps of two checkpoints while one lowers the score. Not part of the paper.
+"""Refine the greedy allocation by moves and swaps of checkpoints while one lowers the score. Not part of the paper.
 
-Under a limit on fairness the greedy one leaves a few percent of what is possible, these leave next to nothing. A pass looks at
-every pair of checkpoints: for some thousands of them, not for a hundred thousand.
+Under a fairness limit the greedy allocation leaves a few percent of the possible gain, refining leaves next to nothing. A pass looks
+at every pair of checkpoints: it suits some thousands of them, not a hundred thousand.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from elasticity.allocation.greedy import fair_limit
 from elasticity.allocation.history import Floats, Ints
 from elasticity.allocation.reallocation import carried_load
 
-# Each lowers the score; what remains after this many is less than the noise of the loads.
+# Each pass lowers the score; the gain left after this many is less than the noise of the loads.
 PASSES = 10
 _LEAST_GAIN = 1e-9
 
 
 def refine(values: Floats, load: Floats, placement: Ints, *, fairness: float = math.inf) -> Ints:
-    """A placement of at most the same score that keeps both constraints where the given one does; a local optimum."""
+    """A local optimum: a placement of at most the same score that keeps both constraints of `allocate` where the given one does."""
     groups, copies = placement.shape
     limit = fair_limit(load, copies, values.shape[1], fairness)
     placement, carried = placement.copy(), carried_load(load, placement, values.shape[1])
@@ -32,12 +32,12 @@ def refine(values: Floats, load: Floats, placement: Ints, *, fairness: float = m
 
 
 def _improve(values: Floats, load: Floats, placement: Ints, carried: Floats, limit: float, g: int, copy: int) -> bool:
-    """The best step for one checkpoint, carried out."""
+    """Carry out the best step for one checkpoint; False if none helps."""
     here, row = int(placement[g, copy]), values[g].astype(np.float64)
     free = np.isfinite(row)
     free[placement[g]] = False
     move = np.where(free & (carried + load[g] <= limit), row[here] - row, -np.inf)
-    # Swaps with every checkpoint, groups × copies: of a group that may lie here, from a node that this one may lie on.
+    # Swaps with every checkpoint, groups × copies, whose group may lie here and whose node this checkpoint may lie on.
     change = load[:, None] - load[g]
     welcome = np.isfinite(values[:, here]) & ~(placement == here).any(axis=1)
     fair = (carried[here] + change <= limit) & (carried[placement] - change <= limit)

@@ -1,8 +1,8 @@
 """DLB-H and DLB-L: single keys move from the most loaded engine to the least loaded one (paper 2, section 3.2, algorithm 1).
 
 Moving a key of load w from an engine of load a to one of load b lowers imbScore exactly if 0 < w < a - b: the mean stays, and
-the sum of squares changes by 2w(w - (a - b)). So no move has to be tried, and an engine of which no key helps needs no second
-look until it is given a key, since the least load never falls.
+the sum of squares changes by 2w(w - (a - b)). So no move has to be tried out, and an engine without a key that helps needs no
+second look until it is given a key, since the least load never falls.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import numpy.typing as npt
 
 from elasticity.balance.view import BalanceDecision, BalanceLimits, Goal, Ints, LoadView, decided, eng_load, goal
 
-# The order in which the first n of an engine's keys, sorted by load, are tried.
+# The order in which to try the first n of an engine's keys, sorted by load.
 Order = Callable[[int], Iterable[int]]
 
 
 def dlb_h(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
-    """Pick heavy: of the most loaded engine the most loaded key that helps. Few moves."""
+    """Pick heavy: take the most loaded key that helps from the most loaded engine. Few moves."""
     return decided(view, *rebalance(view, limits, lambda n: range(n - 1, -1, -1)))
 
 
 def dlb_l(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
-    """Pick light: of the most loaded engine the least loaded key. Finer, with more moves.
+    """Pick light: take the least loaded key from the most loaded engine. Finer, with more moves.
 
-    So many that the busiest engine is not relieved beyond θ: of light keys that takes thousands.
+    It does not relieve the busiest engine beyond θ: with light keys that takes thousands of moves.
     """
     return decided(view, *rebalance(view, limits, range, to_peak=False))
 
 
 def rebalance(view: LoadView, limits: BalanceLimits, order: Order, to_peak: bool = True) -> tuple[Ints, Goal]:
-    """The keys_map that algorithm 1 ends with, and what it aimed for.
+    """Run algorithm 1: the keys_map that it ends with, and the goal it aimed for.
 
-    Of equally loaded engines the lower number is the most and the least loaded; equally loaded keys are ordered by number. Ours,
-    and left out with `slack=None`: an engine with a hot key counts as loaded by what it has besides, else it would give away all
-    of that, key by key, before any other engine is relieved; and it goes on below θ while the busiest engine can be brought to
-    `aim.peak`.
+    Ties between engines go to the lower number, for most and for least loaded; equally loaded keys are ordered by number. Ours, and
+    left out with `slack=None`: engines are ranked by their load above the best they can have (their hottest key, or `even_load`),
+    else an engine with a hot key would give away all its other keys, one by one, before any other engine is relieved; and moves go
+    on below θ while the busiest engine can be brought to `aim.peak`.
     """
     aim = goal(view, limits) if to_peak else replace(goal(view, limits), start_peak=float("inf"), peak=float("inf"))
     loads = eng_load(view.keys_map, view.keys_load, view.engines)
@@ -49,12 +49,12 @@ def rebalance(view: LoadView, limits: BalanceLimits, order: Order, to_peak: bool
     keys_map = view.keys_map.copy()
     if not aim.due(loads):
         return keys_map, aim
-    # n Σx² - (Σx)², exact for integers, and its value at the goal: imbScore is above the goal while the first is above the second.
+    # n Σx² - (Σx)², exact for integers, and its value at the goal: imbScore is above the goal while spread > enough.
     spread = n * float((loads**2).sum()) - total**2
     enough = (aim.percent / 100 * total) ** 2 * (n - 1) / n
     keys = _Keys(view, limits)
     hot = {k: view.keys_load[k].item() for k in aim.hot}
-    at_best = [aim.even_load] * n if hot else [0.0] * n  # of each engine, as long as its hottest key stays
+    at_best = [aim.even_load] * n if hot else [0.0] * n  # load of each engine at best, as long as its hottest key stays
     for key in reversed(hot):
         at_best[keys_map[key]] = hot[key]
     sources = [(at_best[e] - x, e) for e, x in enumerate(load)]
@@ -74,7 +74,7 @@ def rebalance(view: LoadView, limits: BalanceLimits, order: Order, to_peak: bool
                 if key is not None:
                     break
                 if e_loaded in over:
-                    over = set()  # the busiest stays as it is, so that relieving others would not help throughput
+                    over = set()  # the busiest cannot be relieved: relieving others would not help throughput
             heapq.heappop(sources)
         if key is None:
             break
@@ -94,7 +94,7 @@ def rebalance(view: LoadView, limits: BalanceLimits, order: Order, to_peak: bool
 
 
 class _Keys:
-    """Each engine's keys that may move, by (rank, key); rank is the load less what the bytes of state weigh. Sorted when asked for."""
+    """Each engine's keys that may move, by (rank, key); rank is the load less the weight of the state's bytes. Sorted on demand."""
 
     def __init__(self, view: LoadView, limits: BalanceLimits) -> None:
         self._load = view.keys_load
@@ -105,10 +105,10 @@ class _Keys:
         self._by_engine = np.argsort(view.keys_map.astype(small), kind="stable")
         self._ends = np.cumsum(np.bincount(view.keys_map, minlength=view.engines)).tolist()
         self._sorted: dict[int, tuple[list[float], list[int]]] = {}
-        self._given: dict[int, list[int]] = {}  # to engines whose keys are not sorted yet
+        self._given: dict[int, list[int]] = {}  # keys given to engines whose keys are not sorted yet
 
     def take(self, engine: int, gap: float, order: Order) -> int | None:
-        """Remove and return the first key in that order whose load is below the gap; None if there is none."""
+        """Remove and return the first key in `order` whose load is below the gap; None if there is none."""
         ranks, keys = self._sorted[engine] if engine in self._sorted else self._sort(engine)
         for i in order(bisect_left(ranks, gap)):
             if self._load[keys[i]] < gap:
@@ -117,7 +117,7 @@ class _Keys:
         return None
 
     def give(self, engine: int, key: int) -> None:
-        """The engine has the key now."""
+        """Record that the engine has the key now."""
         if engine not in self._sorted:
             self._given.setdefault(engine, []).append(key)
             return

@@ -13,5 +13,5 @@ def start(keys: int, engines: int) -> Ints:
 
 
 def kg(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
-    """Leaves every key where it is."""
+    """Leave every key where it is."""
     return decided(view, view.keys_map, goal(view, limits))

@@ -8,7 +8,7 @@ from udo_protocol.errors import UsageError
 class SpaceSaving:
     """Counts at most `capacity` keys. Each estimate is at most total / capacity too high and never too low.
 
-    Every key with more than total / capacity events is among them. UsageError for a capacity below 1.
+    Every key with more than total / capacity events is counted. UsageError for a capacity below 1.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -20,7 +20,7 @@ class SpaceSaving:
         self._least = 1
 
     def add(self, key: int) -> int:
-        """One more event of the key; its estimate."""
+        """Count one more event of the key and return its estimate."""
         self.total += 1
         before = self._count.get(key, 0)
         if before:

@@ -8,9 +8,9 @@ from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, de
 
 
 def lptf(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
-    """If it is due: every key, most loaded first, to the engine that is the least loaded so far (the lower number if equal).
+    """If balancing is due, assign every key, most loaded first, to the engine that is least loaded so far (the lower number if equal).
 
-    Keys without load stay: they would all be put onto one engine.
+    Keys without load stay: they would all go to one engine.
     """
     aim = goal(view, limits)
     if not aim.due(eng_load(view.keys_map, view.keys_load, view.engines)):

@@ -1,4 +1,4 @@
-"""The best assignment of a few keys, by branch and bound: for what moves and swaps of single keys cannot reach."""
+"""The best assignment of a few keys, by branch and bound: reaches assignments that moves and swaps of single keys cannot."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from elasticity.balance.view import Ints, Loads, descending
 
-# Nodes looked at, about 2 µs each: the search is bounded whatever the loads are.
+# Search nodes visited, about 2 µs each: bounds the search whatever the loads are.
 NODES = 20_000
 
 
 def assign(keys_map: Ints, keys_load: Loads, engines: int, enough: float) -> Ints | None:
-    """A keys_map whose sum of squared engine loads is at most `enough`, or the least found; None if nothing beats the given one.
+    """A keys_map whose sum of squared engine loads is at most `enough`, else the best found; None if nothing beats the given one.
 
-    Keys are placed most loaded first and on the least loaded engine first, so the first assignment tried is LPTF's; of engines
-    that are equally loaded only one is tried, the key's own if it is among them.
+    Keys are placed most loaded first and on the least loaded engine first, so the first assignment tried is LPTF's; of equally
+    loaded engines only one is tried, the key's own if it is among them.
     """
     order = [k for k in descending(keys_load).tolist() if keys_load[k] > 0]
     weights = [float(keys_load[k]) for k in order]
@@ -52,7 +52,7 @@ def assign(keys_map: Ints, keys_load: Loads, engines: int, enough: float) -> Int
 
 
 def _least(load: list[float], rest: float) -> float:
-    """The least sum of squares if `rest` could be divided at will: the least loaded engines are filled up to one level."""
+    """Lower bound of the sum of squares, as if `rest` could be divided at will: the least loaded engines are filled to one level."""
     rising, below = sorted(load), 0.0
     for n, x in enumerate(rising, 1):
         below += x

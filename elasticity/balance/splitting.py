@@ -1,7 +1,7 @@
-"""Choices of an engine per event: PKG, D-Choices, W-Choices. They split the state of a key, so keyed answers become wrong.
+"""Choose an engine per event: PKG, D-Choices, W-Choices. They split the state of a key, so keyed answers become wrong.
 
-Baselines for load only: PKG as paper 2 compares with it (section 4; Nasir et al., ICDE 2015), D-Choices and W-Choices after
-Nasir et al., "When two choices are not enough" (ICDE 2016). Each engine's load is what this source has sent to it.
+Baselines for load only: PKG as in paper 2's comparison (section 4; Nasir et al., ICDE 2015), D-Choices and W-Choices after
+Nasir et al., "When two choices are not enough" (ICDE 2016). Each engine's load is the number of events this source has sent to it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import random
 
 from elasticity.balance.heavy import SpaceSaving
 
-# ICDE 2016: the head are the keys above 1/(5n) of the events; ε is the imbalance that is tolerated.
+# ICDE 2016: the head is the keys with more than 1/(5n) of the events; ε is the tolerated imbalance.
 HEAD_SHARE = 0.2
 EPSILON = 1e-4
 # The head holds at most 5n keys; twice as many counters keep the estimates' error at half of its threshold.
 COUNTERS_PER_ENGINE = 10
-# Heavy hitters are those of so many last events at most, since streams change.
+# Heavy hitters are counted over at most this many events, since streams change.
 FORGET_EVENTS = 10_000
-# D-Choices looks anew for its number of choices after so many events.
+# Events after which D-Choices computes its number of choices again.
 REVIEW_EVENTS = 1_000
 
 
 class PartialKeyGrouping:
-    """Two engines per key by two hash functions; each event goes to the one that has been sent less."""
+    """Two engines per key by two hash functions; each event goes to the one that has been sent fewer events."""
 
     def __init__(self, engines: int, seed: int = 0) -> None:
         self.engines, self._seed = engines, seed
@@ -41,7 +41,7 @@ class PartialKeyGrouping:
     def _candidates(self, key: int, choices: int) -> tuple[int, ...]:
         found = self._choices.get((key, choices))
         if found is None:
-            rng = random.Random(key * 1_000_003 + self._seed)  # one hash function after the other
+            rng = random.Random(key * 1_000_003 + self._seed)  # each draw acts as a hash function
             found = self._choices[key, choices] = tuple(rng.randrange(self.engines) for _ in range(choices))
         return found
 
@@ -66,7 +66,7 @@ class WChoices(PartialKeyGrouping):
 
 
 class DChoices(WChoices):
-    """Heavy hitters have as few choices as keep the expected imbalance below ε."""
+    """Heavy hitters have the fewest choices that keep the expected imbalance below ε."""
 
     def __init__(self, engines: int, seed: int = 0) -> None:
         super().__init__(engines, seed)
@@ -81,10 +81,10 @@ class DChoices(WChoices):
 
 
 def choices(head: list[float], engines: int, epsilon: float = EPSILON) -> int:
-    """The least d (2 … engines) that lets `head`, the shares of the heavy keys, most frequent first, be balanced to within ε.
+    """The least d (2 … engines) with which the heavy keys are balanced to within ε; `head`: their shares, most frequent first.
 
-    For each prefix of h keys: b, the engines that h·d hashes are expected to hit, must carry the prefix itself, and what of the
-    other keys falls among these engines with all of its choices (ICDE 2016, section 4).
+    For each prefix of h keys, the b engines that h·d hashes are expected to hit must carry the prefix and those other keys whose
+    choices all fall on these engines (ICDE 2016, section 4).
     """
     tail = max(1 - sum(head), 0.0)
     for d in range(2, engines):

@@ -1,7 +1,7 @@
-"""DLB-S: DLB-H, then swaps, then for a few keys a search, where no single move helps any more (ours; the paper stops there).
+"""DLB-S: DLB-H, then swaps, and a search if the keys are few, once no single move helps (ours; the paper stops at DLB-H).
 
-A swap of loads w1 > w2 between engines that differ by `gap` acts like the move of one key of load w1 - w2. It is looked for
-between all pairs of engines, since with few, heavy keys the way to the best assignment seldom leads over the least loaded one.
+A swap of loads w1 > w2 between engines that differ by `gap` acts like the move of one key of load w1 - w2. All pairs of engines
+are searched, since with few, heavy keys the way to the best assignment seldom leads over the least loaded engine.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from elasticity.balance.dlb import dlb_h
 from elasticity.balance.search import assign
 from elasticity.balance.view import BalanceDecision, BalanceLimits, Goal, Ints, Loads, LoadView, decided, eng_load, goal, imb_score
 
-# Bounds on the work of a decision. With more keys under load than this, single moves are fine enough; of more engines only as many
-# of the most and of the least loaded are paired; and swaps are soon worth little.
+# Bounds on the work of a decision: with more keys under load than SWAPPED_KEYS single moves are fine enough; only the PAIRED_ENGINES
+# most and least loaded engines are paired; and later swaps are worth little.
 SWAPPED_KEYS, PAIRED_ENGINES, MOST_SWAPS = 10_000, 16, 50
-# With so many keys under load, or fewer, swaps can be stuck far from the best; with more they hardly ever are.
+# Swaps can be stuck far from the best with at most this many keys under load; with more they hardly ever are.
 SEARCHED_KEYS = 16
 
 
 def dlb_s(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
-    """DLB-H's assignment, improved by the swap that lowers imbScore the most until the goal is met or none helps.
+    """DLB-H's assignment, improved by the swap that lowers imbScore the most until the goal is met or no swap helps.
 
-    The paper's targets of few keys and bytes moved come second here: imbScore is at most θ wherever an assignment has that, else
+    The paper's aims of few keys and bytes moved come second: imbScore is at most θ wherever an assignment reaches that, else
     within 5 % of the best.
     """
     first = dlb_h(view, limits)

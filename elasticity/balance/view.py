@@ -1,4 +1,4 @@
-"""What a balancing policy sees and what it answers: keys_map, keys_load, eng_load, imbScore (paper 2, sections 2.2 and 3.1)."""
+"""A balancing policy's input and output: keys_map, keys_load, eng_load, imbScore (paper 2, sections 2.2 and 3.1)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Ints = npt.NDArray[np.integer]
 Loads = npt.NDArray[np.integer] | npt.NDArray[np.floating]
 
 THETA_PERCENT = 15.0  # the paper's threshold
-# Moving keys stops this close to the best that there can be (nearer costs many moves for little) and starts so many times as far
-# from it (what lies between is noise of the window).
+# Moving keys stops this close to the best possible (closer costs many moves for little) and starts START_SLACKS times as far from it
+# (the range between is noise of the window).
 SLACK, START_SLACKS = 0.02, 2
-# Loads are counts of events: what lies within so many standard deviations of such counts may just be chance.
+# Loads are counts of events: differences within this many standard deviations of a count may be chance.
 CHANCE_SIGMAS = 3.0
-# A move costs about 10 µs to decide: with these, a decision over a million keys takes less than 100 ms.
+# A move costs about 10 µs to decide: with this many, a decision over a million keys takes less than 100 ms.
 MAX_MOVES = 5_000
 
 
@@ -28,7 +28,7 @@ class LoadView:
     """Keys 0 … n-1 on engines 0 … engines-1 in one window.
 
     keys_map[k]: engine of key k, shape (n,). keys_load[k]: events of key k in the window, shape (n,), integers or rates.
-    state_bytes[k]: bytes that a move of key k would carry, shape (n,), if they are to count. UsageError if they do not fit.
+    state_bytes[k]: bytes that a move of key k would carry, shape (n,), if they count. UsageError if shapes or values do not fit.
     """
 
     keys_map: Ints
@@ -53,13 +53,13 @@ class LoadView:
 
 @dataclass(frozen=True)
 class BalanceLimits:
-    """When to balance and how far.
+    """Conditions for balancing, and its goals.
 
-    theta_percent: imbScore above it is balanced, down to it. slack (ours; None: as in the paper, θ alone): once balancing, relieve
-    the busiest engine until its load is within this share of the least it can be, which is what bounds throughput, and begin when
-    it is further than START_SLACKS of it away; where no assignment reaches θ, the same holds for imbScore. max_moves: bound on one
-    decision; the next one goes on from there. events_per_byte: a key moves only if its load exceeds this times its bytes of state.
-    chance_sigmas (ours, with slack only): what so many standard deviations explain is no reason to begin; 0 if loads are exact.
+    theta_percent: an imbScore above it is balanced, down to it. slack (ours; None: as in the paper, θ alone): once balancing,
+    relieve the busiest engine, whose load bounds throughput, until it is within this share of the least possible, and begin when
+    it is START_SLACKS times as far away; where no assignment reaches θ, the same holds for imbScore. max_moves: per decision; the
+    next one continues. events_per_byte: a key moves only if its load exceeds this times its bytes of state.
+    chance_sigmas (ours, with slack only): differences within this many standard deviations do not start balancing; 0: exact loads.
     """
 
     theta_percent: float = THETA_PERCENT
@@ -71,7 +71,7 @@ class BalanceLimits:
 
 @dataclass(frozen=True)
 class BalanceDecision:
-    """The new assignment and how it came about. keys: those that change engine, ascending; too_hot: keys that alone forbid θ."""
+    """The new assignment and how it came about. keys: those that change engine, ascending; too_hot: keys that alone rule out θ."""
 
     keys_map: Ints
     keys: Ints
@@ -93,17 +93,17 @@ def imb_score(load: npt.NDArray[np.floating]) -> float:
 
 
 def descending(loads: Loads) -> Ints:
-    """Positions by load, most loaded first, equally loaded ones in order; of unsigned loads, too."""
+    """Positions by load, most loaded first, equally loaded ones in order; works for unsigned loads, too."""
     return len(loads) - 1 - np.argsort(loads[::-1], kind="stable")[::-1]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """When a decision moves keys, and how far it goes.
+    """Conditions for moving keys, and the goals of a decision.
 
-    percent, peak: imbScore and load of the busiest engine to reach, begun above start_percent or start_peak. hot: keys above an
-    equal share of what hotter ones leave, hottest first; too_hot: these, if no assignment reaches θ because of them. even_load:
-    load of an engine without a hot key, at best.
+    percent, peak: imbScore and load of the busiest engine to reach; moves begin above start_percent or start_peak. hot: keys above
+    an equal share of the load that hotter ones leave, hottest first; too_hot: the hot keys, if no assignment reaches θ because of
+    them. even_load: load of an engine without a hot key, at best.
     """
 
     start_percent: float
@@ -115,12 +115,12 @@ class Goal:
     even_load: float = 0.0
 
     def due(self, load: npt.NDArray[np.floating]) -> bool:
-        """Whether engines with these loads are to be balanced."""
+        """Whether engines with these loads need balancing."""
         return imb_score(load) > self.start_percent or bool(load.max() > self.start_peak)
 
 
 def floor(keys_load: Loads, engines: int) -> Goal:
-    """No assignment has an imbScore below that of this one, which cuts keys as it likes.
+    """The lower bound of imbScore and peak over all assignments, as if keys could be divided at will.
 
     A key above an equal share has an engine to itself at best, and the rest is at best spread evenly over the others.
     """
@@ -138,7 +138,7 @@ def floor(keys_load: Loads, engines: int) -> Goal:
 
 
 def goal(view: LoadView, limits: BalanceLimits) -> Goal:
-    """What `limits` asks for with these loads, wherever the keys are."""
+    """The goal that `limits` sets for these loads, wherever the keys are."""
     least, theta = floor(view.keys_load, view.engines), limits.theta_percent
     too_hot = least.hot if least.percent > theta else ()
     if limits.slack is None:
@@ -155,7 +155,7 @@ def goal(view: LoadView, limits: BalanceLimits) -> Goal:
 
 
 def _by_chance(view: LoadView, sigmas: float) -> float:
-    """The imbScore that equal engines may show in a window of so few events, in percent: counts vary by their square root."""
+    """The imbScore, in percent, that equal engines may show in a window of so few events: counts vary by their square root."""
     mean = float(view.keys_load.sum()) / view.engines
     if not sigmas or mean <= 0 or view.engines < 2:
         return 0.0

@@ -1,1 +1,1 @@
-"""Is an operator a bottleneck? Fuzzy detection with data that a user can read and replace (paper 3)."""
+"""Bottleneck detection by fuzzy logic, with rules that a user can read and replace (paper 3)."""

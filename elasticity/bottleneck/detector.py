@@ -1,4 +1,4 @@
-"""From O(x) over time to steps: prepare, take over, stop what was prepared, scale in (paper 3, algorithm 1), without flapping."""
+"""Turn O(x) over time into steps without flapping: prepare, take over, stop the prepared slots, scale in (paper 3, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Step = Literal["none", "prepare", "take_over", "stop_prepared", "scale_in"]
 @dataclass(frozen=True)
 class Hysteresis:
     """Hysteresis, in intervals. confirm: in a row above a threshold before a step up; calm: below δ1 before a step down; settle: after a
-    step, in which another one up needs twice `confirm` and none goes down. band: below δ2′ by so much, what was prepared stops."""
+    step, while another step up needs twice `confirm` and none goes down. band: O(x) below δ2′ by more than this stops prepared slots."""
 
     confirm: int = 2
     calm: int = 30
@@ -26,7 +26,7 @@ PATIENCE = Hysteresis()
 
 @dataclass(frozen=True)
 class OperatorHistory:
-    """What is remembered of one operator between intervals."""
+    """The state of one operator between intervals."""
 
     prepared: bool = False
     alarming: int = 0
@@ -38,7 +38,7 @@ class OperatorHistory:
 def step(
     watch: OperatorHistory, load: float | None, thresholds: Thresholds, patience: Hysteresis = PATIENCE
 ) -> tuple[OperatorHistory, Step]:
-    """One interval later: O(x), or None if nothing was measured, which is no reason for any step and breaks every series."""
+    """Advance by one interval. load: O(x), or None if nothing was measured, which causes no step and breaks every series."""
     if load is None:
         return replace(watch, alarming=0, overloaded=0, idle=0), "none"
     confirm = patience.confirm * (2 if watch.quiet else 1)

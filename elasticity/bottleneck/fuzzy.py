@@ -32,7 +32,7 @@ class Thresholds:
     scale_out: float
 
     def verdict(self, load: float) -> str:
-        """What this load asks for: scale in, nothing, prepare or scale out. Steps are taken only after hysteresis (detector.py)."""
+        """The step this load calls for: scale in, nothing, prepare or scale out. Steps are taken only after hysteresis (detector.py)."""
         if load < self.scale_in:
             return "scale in"
         return "nothing" if load < self.alarming else "prepare" if load < self.scale_out else "scale out"
@@ -40,7 +40,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Model:
-    """Terms of each input and of the output, the rules' output term by the inputs' terms, and the thresholds."""
+    """Terms of each input and of the output, the output term of each combination of input terms, and the thresholds."""
 
     inputs: Mapping[str, Mapping[str, Trapezoid]]
     output: Mapping[str, Trapezoid]
@@ -50,7 +50,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Fired:
-    """A rule that took part: `if_terms` of each input, then `outcome`; strength in (0, 1], of all rules together 1."""
+    """A rule that fired: `if_terms`, a term per input, and `outcome`; strength in (0, 1], the sum over all rules is 1."""
 
     if_terms: Mapping[str, str]
     outcome: str
@@ -59,21 +59,21 @@ class Fired:
 
 @dataclass(frozen=True)
 class Explanation:
-    """O(x) and how it came about: the inputs after clipping to their terms' range, and the rules that fired, strongest first."""
+    """O(x) and its derivation: the inputs, clipped to their terms' range, and the rules that fired, strongest first."""
 
     load: float
     inputs: Mapping[str, float]
     fired: tuple[Fired, ...]
 
     def text(self) -> str:
-        """For a terminal: one line, then one per rule."""
+        """Text for a terminal: a summary line, then one line per rule."""
         values = ", ".join(f"{name} {value:.3g}" for name, value in self.inputs.items())
         rules = (f"  {f.strength:5.0%}  {' and '.join(f'{k} {t}' for k, t in f.if_terms.items())} → {f.outcome}" for f in self.fired)
         return "\n".join([f"load {self.load:.0f} of 100 from {values}", *rules])
 
 
 def evaluate(model: Model, inputs: Mapping[str, float]) -> Explanation:
-    """O(x) of these inputs, in their units; values outside of the terms' range count as its end. UsageError if one is missing or NaN."""
+    """O(x) of these inputs, in their units; values outside the terms' range are clipped to it. UsageError if one is missing or NaN."""
     clipped, strengths = {}, []
     for name, terms in model.inputs.items():
         value = inputs.get(name)
@@ -121,7 +121,7 @@ def given(text: str) -> Model:
 
 
 def read(text: str) -> Model:
-    """A model from TOML in the form of rules.toml. UsageError names what is malformed, missing or contradictory, and where."""
+    """Read a model from TOML in the form of rules.toml. UsageError says what is malformed, missing or contradictory, and where."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
@@ -162,7 +162,7 @@ def _terms(where: str, terms: Any) -> dict[str, Trapezoid]:
 
 
 def _check_sum(name: str, terms: Mapping[str, Trapezoid]) -> None:
-    """Between two corners memberships are straight lines, so it is enough to look at the corners and between them."""
+    """Require memberships that add up to 1. They are straight lines between corners: checking corners and midpoints is enough."""
     corners = sorted({c for t in terms.values() for c in t})
     for x in [*corners, *((a + b) / 2 for a, b in pairwise(corners))]:
         total = sum(membership(t, x) for t in terms.values())

@@ -1,11 +1,11 @@
-"""From what was measured on an operator's slots to the inputs of the detection."""
+"""Convert measurements of an operator's slots into the inputs of the detection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Preparing another slot takes some seconds: queues are judged by what they will be when it could take over.
+# Preparing another slot takes some seconds: queues are judged by their expected length once it could take over.
 HORIZON_S = 10.0
 
 
@@ -13,7 +13,7 @@ HORIZON_S = 10.0
 class SlotSample:
     """One slot over one interval.
 
-    cpu, memory: shares of what it may use. busy: share of the time in the operator, calls to others included. blocked: share of the
+    cpu, memory: shares of its limits. busy: share of the time in the operator, calls to others included. blocked: share of the
     time in which its answers had no room downstream. arrivals, answers: events/s. backlog: events waiting at the end.
     """
 
@@ -27,10 +27,10 @@ class SlotSample:
 
 
 def inputs(slots: Sequence[SlotSample]) -> dict[str, float] | None:
-    """The inputs of rules.toml: of each the slot that is worst off, since a mean hides a skewed one. None if nothing was measured.
+    """The inputs of rules.toml, each from the slot that is worst off, since a mean hides a skewed slot. None if nothing was measured.
 
     use and memory are shares, queue is in seconds of work. A queue that grows because answers have no room is not this operator's
-    work: its time blocked does not count.
+    work: the share of time blocked does not count.
     """
     if not slots:
         return None
@@ -42,7 +42,7 @@ def inputs(slots: Sequence[SlotSample]) -> dict[str, float] | None:
 
 
 def _work_s(slot: SlotSample) -> float:
-    """Seconds of work that wait HORIZON_S from now, at the rate of events per second of being busy."""
+    """Seconds of work expected to wait HORIZON_S from now, at the rate of answers per second of busy time."""
     per_s = slot.answers / slot.busy if slot.busy > 0 else slot.answers
     waiting = max(slot.backlog + (slot.arrivals - slot.answers) * HORIZON_S, 0.0)
     return waiting / per_s if per_s > 0 else (float("inf") if waiting > 0 else 0.0)

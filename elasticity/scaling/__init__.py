@@ -1,1 +1,1 @@
-"""How many replicas an operator has, and where: the two managers of paper 5, DS2, and fuzzy detection as scaling policies."""
+"""Scaling policies, for the number and the nodes of an operator's replicas: the two managers of paper 5, DS2, fuzzy detection."""

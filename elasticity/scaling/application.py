@@ -1,5 +1,5 @@
-"""The Application Manager (paper 5, section 3.2): sees an application's response time and downtime against its SLA, and grants or declines
-what the Operator Managers of its deployments' nodes propose (managed.py).
+"""The Application Manager (paper 5, section 3.2): compares an application's response time and downtime with its SLA, and grants or
+declines the proposals of the Operator Managers on its deployments' nodes (managed.py).
 
 Pure functions: `sla` decides on one sample, with a token bucket for memory.
 """
@@ -14,13 +14,13 @@ from elasticity.scaling.edf import Bucket
 from elasticity.scaling.model import Plan
 
 INTERVAL_S = 30.0
-# Ours: a token in so long a time while the response time is good, so that replicas are given back; 0: none, as in the paper.
+# Ours: a token per this interval while the response time is good, so that replicas are given back; 0: none, as in the paper.
 IDLE_TOKEN_S = 600.0
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the Operator Manager of a deployment on a node asks for; number: its decision there, before: replicas it has there now."""
+    """A proposal of a deployment's Operator Manager on a node; number: its decision there, before: replicas it has there now."""
 
     node: str
     number: int
@@ -29,7 +29,7 @@ class Proposal:
 
     @property
     def gain(self) -> float:
-        """What the plan promises to improve (Plan.gain)."""
+        """The improvement that the plan promises (Plan.gain)."""
         return self.plan.gain
 
     @property
@@ -41,7 +41,7 @@ class Proposal:
 @dataclass(frozen=True)
 class ChainPart:
     """A deployment of the chain, over all live nodes. response_ms: from push to answer on its slowest node, None without frames; missing:
-    why it has no figures, '' if it has; down_ms: time since the sample before in which a slot of it had no owner."""
+    the reason for missing figures, or ''; down_ms: time since the previous sample in which one of its slots had no owner."""
 
     deployment: str
     response_ms: float | None
@@ -51,7 +51,7 @@ class ChainPart:
 
 @dataclass(frozen=True)
 class ApplicationSample:
-    """An application at one moment: its deployments in the order of the chain, and what is proposed about them."""
+    """An application at one moment: its deployments in the order of the chain, and the proposals for them."""
 
     at_s: float
     chain: tuple[ChainPart, ...]
@@ -60,7 +60,7 @@ class ApplicationSample:
 
 @dataclass(frozen=True)
 class ApplicationDecision:
-    """response_ms: from source to sink, None if that is not known, or nothing is under way; down_ms: of the last hour."""
+    """response_ms: from source to sink, None if unknown or nothing is under way; down_ms: in the last hour."""
 
     response_ms: float | None
     down_ms: float
@@ -79,10 +79,10 @@ def sla(
     capacity: int = edf.CAPACITY,
     idle_token_s: float = IDLE_TOKEN_S,
 ) -> tuple[ApplicationDecision, Bucket]:
-    """Grants by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within downtime_percent (None: no limit).
+    """Grant by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within downtime_percent (None: no limit).
 
-    A token comes every token_s, at most `capacity` are kept, while the response time is above beta · response_ms, else every idle_token_s
-    (0: never). Without figures of every deployment nothing is granted: they are no good response time.
+    A token is earned every token_s while the response time is above beta · response_ms, else every idle_token_s (0: never); at most
+    `capacity` are kept. Nothing is granted while a deployment has no figures: missing figures are no good response time.
     """
     bucket = memory or Bucket()
     down_ms = min(sum(part.down_ms for part in sample.chain), 1000 * _passed_s(bucket, sample.at_s))
@@ -101,13 +101,13 @@ def sla(
 
 
 def response(sample: ApplicationSample) -> float | None:
-    """From source to sink: the sum along the chain, of those that have frames."""
+    """Response time from source to sink: the sum over the deployments that have frames; None if figures are missing."""
     there = [part.response_ms for part in sample.chain if part.response_ms is not None]
     return round(sum(there), 3) if there and not any(part.missing for part in sample.chain) else None
 
 
 def kept(decision: ApplicationDecision, settings: Mapping[str, float | None]) -> bool | None:
-    """Whether the SLA is kept; None if the response time is not known."""
+    """Whether the SLA is kept; None if the response time is unknown."""
     limit, percent = settings.get("response_ms") or edf.R_MAX_MS, settings.get("downtime_percent")
     if decision.response_ms is None:
         return None

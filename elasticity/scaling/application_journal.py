@@ -1,7 +1,7 @@
-"""The journal of an application's manager: one JSON line per decision with all that was seen, so that it replays to the same decisions.
+"""The journal of an application's manager: one JSON line per decision with everything it saw, so that a replay decides the same.
 
-As elasticity/scaling/journal.py, whose first line it begins with: settings of `application.sla`. A line `{"execution": ...}` says what
-became of a granted proposal on its node.
+The format is that of elasticity/scaling/journal.py; the first line has the settings of `application.sla`. A line `{"execution": ...}`
+has the outcome of a granted proposal on its node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLICY = "sla"
 
 @dataclass(frozen=True)
 class ApplicationEntry:
-    """One decision; number counts from 0."""
+    """One decision, numbered from 0."""
 
     number: int
     sample: ApplicationSample
@@ -31,7 +31,7 @@ class ApplicationEntry:
 
 @dataclass(frozen=True)
 class GrantOutcome:
-    """What became of what decision `number` granted about a deployment on a node: so many replicas afterwards, or the error."""
+    """The outcome of a grant of decision `number` for a deployment on a node: the replicas afterwards, or the error."""
 
     number: int
     node: str
@@ -42,7 +42,7 @@ class GrantOutcome:
 
 
 class ApplicationManager:
-    """`sla` with its memory: what runs live and what replays."""
+    """`sla` with its memory, for live decisions and for replays."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -50,7 +50,7 @@ class ApplicationManager:
         self._number = 0
 
     def decide(self, sample: ApplicationSample) -> ApplicationEntry:
-        """The next decision."""
+        """Make the next decision."""
         decision, self._memory = sla(sample, self._memory, **self.header.settings)
         self._number += 1
         return ApplicationEntry(self._number - 1, sample, decision)
@@ -62,12 +62,12 @@ def application_line(entry: ApplicationEntry) -> str:
 
 
 def outcome_line(outcome: GrantOutcome) -> str:
-    """The line that says what became of a grant."""
+    """The line with the outcome of a grant."""
     return json.dumps({"execution": asdict(outcome)})
 
 
 def read_application(lines: Iterable[str]) -> tuple[Header, list[ApplicationEntry], dict[tuple[int, str, str], GrantOutcome]]:
-    """What was written, and what became of grants, by (number, node, deployment). UsageError names the line that is damaged."""
+    """Read decisions, and the outcomes of grants by (number, node, deployment). UsageError names the damaged line."""
     header: Header | None = None
     entries, outcomes = list[ApplicationEntry](), dict[tuple[int, str, str], GrantOutcome]()
     for i, text in enumerate(lines, 1):
@@ -92,7 +92,7 @@ def read_application(lines: Iterable[str]) -> tuple[Header, list[ApplicationEntr
 
 
 def replay_application(header: Header, entries: Iterable[ApplicationEntry]) -> Iterator[tuple[ApplicationEntry, ApplicationDecision]]:
-    """Each entry whose decision comes out differently, with what comes out."""
+    """Yield each entry whose decision comes out differently, with the new decision."""
     manager = ApplicationManager(header)
     for entry in entries:
         again = manager.decide(entry.sample).decision

@@ -1,4 +1,4 @@
-"""What is asked of an application's manager: which deployments it is of, its SLA, whether grants are carried out, and its settings."""
+"""The configuration of an application's manager: its deployments, SLA, mode (whether grants are carried out) and settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from elasticity.scaling.modes import ADVISE, MODES, OFF, Elasticity
 from udo_protocol.errors import UsageError
 
 MOST_DEPLOYMENTS = 64
-# Of the manager: what an application may set, beside its SLA; and of the Operator Managers on its nodes.
+# The settings that an application may change, beside its SLA: of its manager, and of the Operator Managers on its nodes.
 MANAGER_SETTINGS = ("beta", "token_s", "capacity", "idle_token_s")
 NODE_SETTINGS = ("u_max", "s_out", "c", "calm_s", "reverse_s")
 
 
 @dataclass(frozen=True)
 class ApplicationWish:
-    """deployments: in the order of the chain. mode off: they are as without an application; advise: decisions are recorded only; auto: what
-    is granted is carried out. response_ms, downtime_percent: the SLA; None: no limit. interval_s: between two decisions."""
+    """deployments: in the order of the chain. mode off: they behave as without an application; advise: decisions are only recorded; auto:
+    grants are carried out. response_ms, downtime_percent: the SLA; None: no limit. interval_s: between two decisions."""
 
     deployments: tuple[str, ...]
     mode: str = ADVISE
@@ -31,7 +31,7 @@ class ApplicationWish:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> ApplicationWish:
-        """From JSON. UsageError names the entry that is unknown, of another type, or out of range."""
+        """Parse JSON. UsageError names the entry that is unknown, of another type, or out of range."""
         if unknown := data.keys() - cls.__dataclass_fields__.keys():
             raise UsageError(f"application: no entry {min(unknown)!r}; there are {', '.join(cls.__dataclass_fields__)}")
         names = data.get("deployments", ())
@@ -66,14 +66,14 @@ class ApplicationWish:
         return {"response_ms": self.response_ms, "downtime_percent": self.downtime_percent, **own}
 
     def handed_out(self, name: str) -> dict[str, Any]:
-        """What the nodes are told with each of its deployments."""
+        """The part of it that nodes receive with each of its deployments."""
         own = {name: self.settings[name] for name in NODE_SETTINGS if name in self.settings}
         return {"name": name, "mode": self.mode, "settings": own}
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What a node has been told of the application that a deployment of it belongs to."""
+    """The application of a deployment as its node knows it."""
 
     name: str
     mode: str
@@ -81,13 +81,13 @@ class Membership:
 
     @classmethod
     def parse(cls, data: Any) -> Membership | None:
-        """None if it belongs to none, or to one that is off."""
+        """Parse JSON. None if the deployment belongs to no application, or to one that is off."""
         if not isinstance(data, Mapping) or data.get("mode", OFF) == OFF:
             return None
         return cls(str(data["name"]), str(data["mode"]), dict(data.get("settings") or {}))
 
     def header(self, wish: Elasticity, cores: int) -> dict[str, Any]:
-        """Settings of `managed` on a node with so many cores: what the deployment itself says goes before what the application says."""
+        """Settings of `managed` on a node with this many cores; the deployment's own settings override the application's."""
         known = inspect.signature(managed.managed).parameters
         return {name: value for name, value in {**self.settings, **wish.header(cores)}.items() if name in known}
 

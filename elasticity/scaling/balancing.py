@@ -1,8 +1,8 @@
-"""Balancing a keyed operator before it scales: which key groups are to move between its replicas now, by a balancing policy's name.
+"""Balance a keyed operator before it scales: the key groups to move between its replicas now, by a named balancing policy.
 
-Paper 2's policies look at one window. Around them stands what a live system needs: nothing moves unless a replica has enough to do, an
-imbalance lasts, a group that moved stays for a while, and no move may worsen the balance of the longer past: a load that swings to and fro
-within it is followed neither way.
+Paper 2's policies look at one window. This module adds the guards that a live system needs: nothing moves unless a replica has enough
+to do and an imbalance lasts; a group that moved stays for a while; and no move may worsen the balance over the longer past: a load that
+swings to and fro within it is not followed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from elasticity.scaling import guards
 from elasticity.scaling.model import GAIN, KeyGroups, OperatorSample, Plan, Sample
 
 POLICY = "DLB-H"
-# Samples in a row in which groups would move, and seconds between two steps: what was measured before one tells nothing about the next.
+# Samples in a row in which groups would move, and seconds between two steps: measurements before a step tell nothing about the next.
 CONFIRM, PACE_S = 2, 30.0
-# Of the time; below it the busiest replica has nothing to be relieved of.
+# Share of the time; if the busiest replica is used less, it needs no relief.
 LEAST_USE = 0.3
-# A group that moved stays for so long, and so long a past is not to get worse.
+# A group that moved stays for this long, and the balance over this past must not get worse.
 STAY_S = 300.0
-# Groups of one step: its pause is some milliseconds, and the next step goes on.
+# Groups per step: its pause is some milliseconds, and the next step continues.
 MOST_GROUPS = 16
-# Further from the best possible peak than twice this is worth a step (BalanceLimits.slack).
+# A peak further from the best possible than twice this is worth a step (BalanceLimits.slack).
 SLACK = 0.05
 _NAMED = 3
 Floats = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BalanceSettings:
-    """See the constants above. policy: '' to balance nothing."""
+    """See the constants above. policy: '' disables balancing."""
 
     policy: str = POLICY
     theta_percent: float = 15.0
@@ -50,7 +50,7 @@ class BalanceSettings:
 
 @dataclass(frozen=True)
 class BalanceMemory:
-    """Of one operator. mean: events/window of each group over about the last stay_s, times `weight`; moved: when each group moved last."""
+    """The state of one operator. mean: events/window of each group over about the last stay_s, times `weight`; moved: last moves' times."""
 
     mean: Floats | None = None
     weight: float = 0.0
@@ -62,8 +62,8 @@ class BalanceMemory:
 
 @dataclass(frozen=True)
 class BalanceProposal:
-    """What is to move, if anything; too_hot: what no move can help, for people: key groups above a replica's share, or ''. hot_replica: the
-    place of the one that has the hottest of them."""
+    """The move to make, if any. too_hot: text that names the key groups above a replica's share, which no move can help, or ''.
+    hot_replica: the place of the replica with the hottest of them."""
 
     plan: Plan | None = None
     too_hot: str = ""
@@ -73,7 +73,7 @@ class BalanceProposal:
 def propose(
     sample: Sample, operator: OperatorSample, memory: BalanceMemory, settings: BalanceSettings
 ) -> tuple[BalanceProposal, BalanceMemory]:
-    """What the balancing policy would move, if that is due, and the memory with this sample; `granted` notes that it is done."""
+    """The balancing policy's move, if one is due, and the memory with this sample; `granted` records that it is made."""
     seen = operator.groups
     if not settings.policy or seen is None or guards.unmeasured(operator):
         return BalanceProposal(), replace(memory, due=0)
@@ -93,13 +93,13 @@ def propose(
 
 
 def granted(memory: BalanceMemory, step: Plan, at_s: float, stay_s: float) -> BalanceMemory:
-    """The memory once that step is granted."""
+    """The memory after that step is granted."""
     stays = {group: when for group, when in memory.moved.items() if at_s - when < stay_s}
     return replace(memory, due=0, last_s=at_s, moved={**stays, **dict.fromkeys((group for group, _ in step.groups), at_s)})
 
 
 def _remembered(memory: BalanceMemory, events: Floats, at_s: float, stay_s: float) -> BalanceMemory:
-    """With these loads in the mean, which forgets by time."""
+    """The memory with these loads in its mean, which decays with time."""
     passed_s = 0.0 if memory.at_s is None else max(at_s - memory.at_s, 0.0)
     kept = math.exp(-passed_s / stay_s) if stay_s > 0 else 0.0
     if memory.mean is None or len(memory.mean) != len(events):
@@ -110,11 +110,11 @@ def _remembered(memory: BalanceMemory, events: Floats, at_s: float, stay_s: floa
 def _decided(
     seen: KeyGroups, replicas: int, at_s: float, memory: BalanceMemory, settings: BalanceSettings
 ) -> tuple[BalanceDecision, list[int]]:
-    """The policy's decision, and the groups that move of those it names: none of them, if the rest would not help."""
+    """The policy's decision, and those of its groups that may move; none if they alone would not help."""
     places, events = np.array(seen.places), np.array(seen.events)
     staying = [g for g, when in memory.moved.items() if at_s - when < settings.stay_s and g < len(places)]
     held = None
-    if staying:  # what weighs more than it has load is not moved
+    if staying:  # a group that weighs more than its load does not move
         held = np.zeros(len(places))
         held[staying] = np.inf
     limits = BalanceLimits(
@@ -138,7 +138,7 @@ def _lower(before: npt.NDArray[np.integer], after: npt.NDArray[np.integer], even
 
 
 def _named(decision: BalanceDecision, seen: KeyGroups) -> str:
-    """The key groups that alone forbid the threshold, hottest first."""
+    """Text that names the key groups that alone rule out the threshold, hottest first."""
     total = sum(seen.events)
     shown = [f"{g} ({seen.events[g] / total:.0%} of the events)" for g in decision.too_hot[:_NAMED]]
     more = f" and {len(decision.too_hot) - _NAMED} more" if len(decision.too_hot) > _NAMED else ""

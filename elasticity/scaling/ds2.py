@@ -1,4 +1,4 @@
-"""DS2: replicas follow from source rates, selectivities and true processing rates (Kalavri et al., OSDI 2018; Flink's FLIP-271)."""
+"""DS2: compute replicas from source rates, selectivities and true processing rates (Kalavri et al., OSDI 2018; Flink's FLIP-271)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from elasticity.scaling import guards
 from elasticity.scaling.model import OperatorSample, Plan, Sample, ScalingDecision, plan
 
-# FLIP-271's defaults: replicas are busy for 60 %, and only a use outside of 40 to 80 % is a reason to change them.
+# FLIP-271's defaults: replicas are to be busy for 60 % of the time, and only a use outside 40 to 80 % changes their number.
 TARGET_USE, MOST_USE, LEAST_USE = 0.6, 0.8, 0.4
-# A backlog is to be gone after so long.
+# The time within which a backlog is to be gone.
 CATCH_UP_S = 60.0
 CALM_S = 600.0
-# Scaling out that brought less than this share of the capacity expected is not repeated for so long.
+# Scaling out that brought less than this share of the expected capacity is not repeated for HOLD_S.
 EFFECTIVE, HOLD_S = 0.1, 1800.0
-# A replica whose answers had no room for longer than this share could have answered more than it did.
+# A replica whose answers had no room for more than this share of the time could have answered more than it did.
 BLOCKED = 0.1
 
 
 @dataclass(frozen=True)
 class Ds2Memory:
-    """Last known events/s per busy replica and outputs per event; calm; what was expected of scaling out, and what is held."""
+    """Last known events/s per busy replica and outputs per event; calm; expected results of scaling out; operators held."""
 
     rate: Mapping[str, float] = field(default_factory=dict)
     selectivity: Mapping[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def ds2(
     catch_up_s: float = CATCH_UP_S,
     calm_s: float = CALM_S,
 ) -> tuple[ScalingDecision, Ds2Memory]:
-    """All operators at once to the number of replicas that a use of target_use asks for; all that the guards let pass is granted."""
+    """Set all operators at once to the number of replicas that gives a use of target_use; grant all that the guards let pass."""
     memory = memory or Ds2Memory()
     operators = guards.in_order(sample.operators)
     rate, selectivity = dict(memory.rate), dict(memory.selectivity)
@@ -77,16 +77,16 @@ def ds2(
             declined.append((p, reason))
             continue
         granted.append(p)
-        if p.kind == "scale_out":  # with the replicas that were granted, not with those that were wanted (FLINK-39743)
+        if p.kind == "scale_out":  # with the replicas granted, not with those wanted (FLINK-39743)
             expected[o.name] = (p.replicas, rate[o.name] * now, rate[o.name] * p.replicas)
     return ScalingDecision(tuple(granted), tuple(declined)), Ds2Memory(rate, selectivity, calm, expected, held)
 
 
 def true_rate(operator: OperatorSample) -> float | None:
-    """Events/s that a replica could answer if it worked all the time and got its share; None if that cannot be told.
+    """Events/s that a replica could answer if it worked all the time and got its share; None if unknown.
 
-    The replica with the most arrivals bounds them all (FLINK-30652). Of an operator that falls behind although it looks idle, what
-    it does answer is what it can (FLINK-33306).
+    The replica with the most arrivals bounds them all (FLINK-30652). If an operator falls behind although it looks idle, its present
+    answers are its capacity (FLINK-33306).
     """
     if guards.unmeasured(operator):
         return None
@@ -105,9 +105,9 @@ def true_rate(operator: OperatorSample) -> float | None:
 def demand(
     operators: list[OperatorSample], rate: Mapping[str, float], selectivity: Mapping[str, float], catch_up_s: float
 ) -> dict[str, float]:
-    """Events/s that each operator must answer: what sources send times the selectivities before it, and its backlog.
+    """Events/s that each operator must answer: source rates times the selectivities upstream, plus its backlog.
 
-    No more than the operators behind it can take with all their replicas (FLINK-31215). `operators` in order.
+    Bounded by the capacity of the operator and of those downstream with all their replicas (FLINK-31215). `operators` by `in_order`.
     """
     most: dict[str, float] = {}
     for o in reversed(operators):

@@ -17,18 +17,18 @@ R_MAX_MS = 200.0
 BETA = 0.75
 TOKEN_S = 60.0
 CAPACITY = 1
-# Ours: an operator shrinks only after so long without need, else it follows every trough of the load.
+# Ours: an operator shrinks only after its replicas were not needed for this long, else it follows every trough of the load.
 CALM_S = 600.0
-# The SLA's second objective is kept over a window as long as this.
+# The window of the SLA's second objective, downtime.
 DOWNTIME_WINDOW_S = 3600.0
 
 
 class Costed(Protocol):
-    """What an Application Manager ranks: a plan, or one that another node proposes."""
+    """An item that an Application Manager ranks: a plan, or another node's proposal."""
 
     @property
     def gain(self) -> float:
-        """How much the step improves: without a unit, only compared with that of other steps."""
+        """The improvement by the step, without a unit: comparable only with that of other steps."""
 
     @property
     def cost_ms(self) -> float:
@@ -40,7 +40,7 @@ Step = TypeVar("Step", bound=Costed)
 
 @dataclass(frozen=True)
 class Bucket:
-    """The token bucket: what is in it, the part of the next token that is earned, and downtime of late."""
+    """The token bucket: its tokens, the part of the next one already earned, and recent downtime."""
 
     tokens: int = 0
     earned: float = 0.0  # part of the next token
@@ -50,7 +50,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class EdfMemory:
-    """Of the Application Manager and all Operator Managers."""
+    """The state of the Application Manager and all Operator Managers."""
 
     bucket: Bucket = field(default_factory=Bucket)
     calm: guards.Calm = field(default_factory=guards.Calm)
@@ -59,7 +59,7 @@ class EdfMemory:
 def accept_all(
     sample: Sample, memory: None, rng: random.Random, *, u_max: float = U_MAX, s_out: float = S_OUT, c: float = C
 ) -> tuple[ScalingDecision, None]:
-    """The paper's baseline: whatever an Operator Manager proposes is granted."""
+    """The paper's baseline: grant every proposal of an Operator Manager."""
     return ScalingDecision(granted=tuple(p for o in sample.operators for p in operator_manager(sample, o, rng, u_max, s_out, c))), None
 
 
@@ -79,10 +79,10 @@ def edf(
     s_out: float = S_OUT,
     c: float = C,
 ) -> tuple[ScalingDecision, EdfMemory]:
-    """Proposals that the guards let pass are granted by gain ÷ cost, best first, a token each.
+    """Grant the proposals that the guards let pass by gain ÷ cost, best first, a token each.
 
-    beta, r_max_ms: a token comes every token_s, at most `capacity` are kept, while the response time is above beta · r_max_ms.
-    idle_token_s (ours; None as in the paper): below it one comes every so often, so that replicas are given back.
+    beta, r_max_ms: a token is earned every token_s while the response time is above beta · r_max_ms; at most `capacity` are kept.
+    idle_token_s (ours; None as in the paper): otherwise a token is earned this often, so that replicas are given back.
     downtime_share: the SLA's second objective, share of the last hour; None: no limit.
     """
     memory = memory or EdfMemory()
@@ -100,7 +100,7 @@ def edf(
 def guarded(
     sample: Sample, operator: OperatorSample, rng: random.Random, calm: guards.Calm, u_max: float, s_out: float, c: float, calm_s: float
 ) -> tuple[list[Plan], list[tuple[Plan, str]], guards.Calm]:
-    """What an operator's manager asks for, as far as the guards let it pass; what they do not, with the reason; and the calm afterwards."""
+    """Proposals of an operator's manager that the guards let pass; those they do not, with the reason; and the calm afterwards."""
     wanted, now = operator_manager(sample, operator, rng, u_max, s_out, c), len(operator.replicas)
     shrink = next((p for p in wanted if p.kind == "scale_in" and not guards.against_scale_in(operator, p.replicas, s_out)), None)
     calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, calm_s)
@@ -119,10 +119,10 @@ def guarded(
 
 
 def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Random, u_max: float, s_out: float, c: float) -> list[Plan]:
-    """The local policy (section 3.1): what one operator's manager asks for, seeing its own replicas, their nodes and the neighbours.
+    """The local policy (section 3.1): the proposals of one operator's manager, which sees its own replicas, their nodes and the neighbours.
 
     At most one replica moves from a node above u_max; one is added if a replica is used above s_out, else one of the two busiest
-    goes if the others would stay below c · s_out.
+    goes if the use of the others would stay below c · s_out.
     """
     nodes, plans, n = {node.name: node for node in sample.nodes}, list[Plan](), len(operator.replicas)
     if any(r.use is None for r in operator.replicas) or not operator.replicas:
@@ -147,9 +147,9 @@ def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Rando
 
 
 def near(node: Host, nodes: dict[str, Host], rng: random.Random, u_max: float = 1.0) -> str | None:
-    """A neighbour with room, drawn at random, the closer the likelier; drawn again while it has none; None if no neighbour has.
+    """A random neighbour with room, the closer the likelier; None if no neighbour has room.
 
-    A neighbour above u_max would be left again at once (ours).
+    Neighbours above u_max are left out (ours): the replica would leave them again at once.
     """
     left = dict(node.delays_ms)
     while left:
@@ -181,7 +181,7 @@ def application_manager(
 
 
 def refill(bucket: Bucket, at_s: float, token_s: float | None, capacity: int) -> Bucket:
-    """The bucket at the end of a control interval; token_s: seconds for a token at the present response time, None: none comes."""
+    """The bucket at the end of a control interval; token_s: seconds per token at the present response time, None: no token is earned."""
     passed = 0.0 if bucket.at_s is None else at_s - bucket.at_s
     earned = bucket.earned + (passed / token_s if token_s else 0.0)
     new = int(earned)

@@ -15,13 +15,13 @@ from elasticity.scaling.model import OperatorSample, Plan, Sample, ScalingDecisi
 
 # The paper doubles the executors of a bottleneck.
 GROW = 2.0
-# Busiest replica after scaling in, as in DS2.
+# Most use of the busiest replica after scaling in, as in DS2.
 MOST_USE = 0.8
 
 
 @dataclass(frozen=True)
 class FuzzyMemory:
-    """A watch per operator."""
+    """The history of each operator."""
 
     watches: Mapping[str, OperatorHistory] = field(default_factory=dict)
 
@@ -37,8 +37,8 @@ def fuzzy(
     settle: int = 4,
     rules: str = "",
 ) -> tuple[ScalingDecision, FuzzyMemory]:
-    """A bottleneck gets `grow` times the replicas, an idle operator loses one. confirm, calm, settle: samples, see
-    Hysteresis. rules: text of a rule table, '' for the one that comes with the package."""
+    """Give a bottleneck `grow` times its replicas, take one from an idle operator. confirm, calm, settle: samples, see
+    Hysteresis. rules: text of a rule table, '' for the shipped one."""
     watches, model = dict((memory or FuzzyMemory()).watches), logic.given(rules)
     granted, declined = list[Plan](), list[tuple[Plan, str]]()
     for o in sample.operators:

@@ -1,6 +1,6 @@
-"""What a policy must not do whatever its figures say: lessons of Flink's autoscaler, shared by all policies.
+"""Steps that a policy must not take whatever its figures say: lessons of Flink's autoscaler, shared by all policies.
 
-Each names the reason, for people; None means that nothing speaks against the step.
+Each guard returns the reason, for people; None means that nothing speaks against the step.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ SATURATED = 0.9
 
 
 def unmeasured(operator: OperatorSample) -> str | None:
-    """Figures that are missing are no load of 0 (FLINK-39925): nothing is decided without them."""
+    """The reason not to decide about the operator: missing figures do not mean a load of 0 (FLINK-39925)."""
     missing = [r.name for r in operator.replicas if not r.measured]
     return f"no measurements of {', '.join(missing)}" if missing or not operator.replicas else None
 
 
 def backlog_s(operator: OperatorSample) -> float:
-    """Seconds of work that wait at the replica with the most, at the rate at which it answers when busy."""
+    """Seconds of work waiting at the replica with the most, at the rate at which it answers when busy."""
     return max((_seconds(r.backlog or 0.0, r.answers or 0.0, r.use or 0.0) for r in operator.replicas), default=0.0)
 
 
 def against_scale_in(operator: OperatorSample, replicas: int, most_use: float) -> str | None:
-    """Why `operator` must not shrink to so many replicas: its figures, its backlog (FLINK-31318), its busiest replica (FLINK-30652).
+    """The reason not to shrink to this many replicas: missing figures, backlog (FLINK-31318), the busiest replica (FLINK-30652).
 
     A mean hides a skewed replica, and an output ratio that fell makes a busy operator look oversized (FLINK-38538).
     """
@@ -45,7 +45,7 @@ def against_scale_in(operator: OperatorSample, replicas: int, most_use: float) -
 
 
 def against_scale_out(sample: Sample, operator: OperatorSample) -> str | None:
-    """Why more replicas would not help: none are allowed, or a later operator is the bottleneck and cannot grow (FLINK-31215)."""
+    """The reason why more replicas would not help: none are allowed, or a later, saturated operator cannot grow (FLINK-31215)."""
     if reason := unmeasured(operator):
         return reason
     if len(operator.replicas) >= operator.max_replicas:
@@ -70,7 +70,7 @@ def downstream(operators: Sequence[OperatorSample], operator: OperatorSample) ->
 
 
 def in_order(operators: Sequence[OperatorSample]) -> list[OperatorSample]:
-    """Every operator behind all that it reads from."""
+    """The operators in topological order: every operator after all that it reads from."""
     left, done, ordered = list(operators), set[str](), list[OperatorSample]()
     while left:
         ready = [o for o in left if set(o.upstream) <= done]
@@ -84,12 +84,12 @@ def in_order(operators: Sequence[OperatorSample]) -> list[OperatorSample]:
 
 @dataclass(frozen=True)
 class Calm:
-    """Since when each operator could do with fewer replicas, and the most that it needed since: scaling in is lazy (FLINK-36018)."""
+    """When each operator began to need fewer replicas, and the most it has needed since: scaling in is lazy (FLINK-36018)."""
 
     since: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def shrink(self, name: str, needed: int, now: int, at_s: float, calm_s: float) -> tuple[Calm, int]:
-        """Remember that `needed` of `now` replicas would do; the number to shrink to, which is `now` until `calm_s` have passed."""
+        """Record that `needed` of `now` replicas would do. Returns the number to shrink to: `now` until `calm_s` have passed."""
         if needed >= now:
             return replace(self, since={k: v for k, v in self.since.items() if k != name}), now
         first_s, most = self.since.get(name, (at_s, needed))

@@ -1,8 +1,8 @@
-"""An append-only journal of decisions: one JSON line each with all that was seen, so that it replays to the same decisions.
+"""An append-only journal of decisions: one JSON line each with everything it saw, so that a replay decides the same.
 
-The first line names the policy, its settings and the seed. A line `{"execution": ...}` says what became of a decision that was carried
-out, and `{"woken": ...}` that a frame ended a sleep; replaying needs none of them. A last line that was cut off by a crash is left out by
-whoever reads.
+The first line names the policy, its settings and the seed. A line `{"execution": ...}` has the outcome of a decision that was carried
+out, and `{"woken": ...}` records that a frame ended a sleep; replaying needs neither. Readers ignore a last line that was cut off by a
+crash.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Header:
-    """What decides: a name in policies.toml or "module:function", its settings by name, and the seed of all chance.
+    """The policy, a name in policies.toml or "module:function", its settings by name, and the seed of all randomness.
 
-    about: for people, such as whose journal it is; no decision depends on it.
+    about: for people, such as the journal's deployment; no decision depends on it.
     """
 
     policy: str
@@ -35,7 +35,7 @@ class Header:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One decision; number counts from 0."""
+    """One decision, numbered from 0."""
 
     number: int
     sample: Sample
@@ -44,7 +44,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Execution:
-    """What became of the decision of that number: `done` with so many replicas afterwards, or the error; at_s: when that was known."""
+    """The outcome of the decision of that number: the replicas afterwards, or the error; at_s: when it was known."""
 
     number: int
     at_s: float
@@ -54,7 +54,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Woken:
-    """A frame came to a slot without an instance: when, and how many ms later it was answered."""
+    """A frame that came to a slot without an instance: when, and how many ms later it was answered."""
 
     slot: int
     at_s: float
@@ -62,7 +62,7 @@ class Woken:
 
 
 class Controller:
-    """A policy with its memory: what runs live and what replays. Chance of the n-th decision depends on seed and n alone."""
+    """A policy with its memory, for live decisions and replays. Randomness of the n-th decision depends on seed and n alone."""
 
     def __init__(self, header: Header, extra: policies.Names | None = None) -> None:
         self._header, self._policy = header, policies.find("scaling", header.policy, extra)
@@ -70,7 +70,7 @@ class Controller:
         self._number = 0
 
     def decide(self, sample: Sample) -> JournalEntry:
-        """The next decision."""
+        """Make the next decision."""
         rng = random.Random(f"{self._header.seed}:{self._number}")
         decision, self._memory = self._policy(sample, self._memory, rng, **self._header.settings)
         self._number += 1
@@ -78,7 +78,7 @@ class Controller:
 
 
 def first_line(header: Header) -> str:
-    """The line a journal begins with."""
+    """The first line of a journal."""
     return json.dumps({"format": FORMAT, **asdict(header)}, allow_nan=False)
 
 
@@ -88,30 +88,30 @@ def line(entry: JournalEntry) -> str:
 
 
 def execution_line(execution: Execution) -> str:
-    """The line that says what became of a decision."""
+    """The line with the outcome of a decision."""
     return json.dumps({"execution": asdict(execution)})
 
 
 def woken_line(woken: Woken) -> str:
-    """The line that says that a frame ended a sleep."""
+    """The line that records that a frame ended a sleep."""
     return json.dumps({"woken": asdict(woken)})
 
 
 def wakes(lines: Iterable[str]) -> Iterator[Woken]:
-    """Those of a journal that `read` has accepted."""
+    """The ends of sleeps in a journal that `read` has accepted."""
     for text in lines:
         if text.startswith('{"woken"') and text.endswith("}"):
             yield Woken(**json.loads(text)["woken"])
 
 
 def read(lines: Iterable[str]) -> tuple[Header, list[JournalEntry]]:
-    """What was written. UsageError names the line that is damaged, missing, or of another format; a cut-off last one is left out."""
+    """Read header and decisions. UsageError names a damaged or missing line, or one of another format; a cut-off last one is ignored."""
     header, entries, _ = read_all(lines)
     return header, entries
 
 
 def read_all(lines: Iterable[str]) -> tuple[Header, list[JournalEntry], dict[int, Execution]]:
-    """As `read`; and what became of decisions, by their number."""
+    """Like `read`, with the outcomes of decisions by number."""
     texts = list(lines)
     made: list[dict[str, Any]] = []
     for i, text in enumerate(texts):
@@ -145,7 +145,7 @@ def read_all(lines: Iterable[str]) -> tuple[Header, list[JournalEntry], dict[int
 def replay(
     header: Header, entries: Iterable[JournalEntry], extra: policies.Names | None = None
 ) -> Iterator[tuple[JournalEntry, ScalingDecision]]:
-    """Each entry whose decision comes out differently, with what comes out; nothing, if policy and settings are still the same."""
+    """Yield each entry whose decision comes out differently, with the new decision; none if policy and settings are unchanged."""
     controller = Controller(header, extra)
     for entry in entries:
         again = controller.decide(entry.sample).decision

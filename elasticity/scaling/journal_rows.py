@@ -1,4 +1,4 @@
-"""Journals as rows for people and scripts: what was decided about slots, why, and what became of it."""
+"""Journals as rows for people and scripts: decisions about slots, their reasons and their outcomes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Json = dict[str, Any]
 
 
 class JournalSegment(Protocol):
-    """A part of a deployment's journal on a node, as the node hands it out."""
+    """A segment of a deployment's journal on a node, as the node returns it."""
 
     @property
     def deployment(self) -> str:
-        """Whose journal it is."""
+        """The deployment whose journal it is."""
 
     @property
     def segment(self) -> str:
-        """The name of the part."""
+        """The name of the segment."""
 
     @property
     def lines(self) -> Iterable[str]:
-        """Its entries, each a line of JSON."""
+        """Its entries, one line of JSON each."""
 
 
 def rows_of(told: Iterable[JournalSegment], everything: bool) -> Iterator[Json]:
-    """One for each step that was granted or declined, and each end of a sleep; with `everything` also for decisions without one."""
+    """Yield a row per granted or declined step and per end of a sleep; with `everything` also per decision without a step."""
     for segment in told:
         header, entries, executions = journal.read_all(segment.lines)
         for wake in journal.wakes(segment.lines):
@@ -50,7 +50,7 @@ def rows_of(told: Iterable[JournalSegment], everything: bool) -> Iterator[Json]:
 
 
 def rows_of_application(name: str, told: Iterable[Mapping[str, Any]], everything: bool) -> Iterator[Json]:
-    """One for each proposal that its manager granted or declined; with `everything` also for decisions without one. `told`: segments."""
+    """Yield a row per proposal that the manager granted or declined; with `everything` also per decision without one. told: segments."""
     for segment in told:
         header, entries, outcomes = read_application(segment["lines"])
         for entry in entries:
@@ -75,7 +75,7 @@ def rows_of_application(name: str, told: Iterable[Mapping[str, Any]], everything
 
 
 def step_of(row: Mapping[str, Any]) -> str:
-    """The step of a row of either, in words."""
+    """The step of a deployment's or an application's row, in words."""
     kind = row["kind"].replace("_", " ")
     if row["kind"] in ("balance", "stand_down"):  # the number stays
         return f"{kind} {row['slots']}"
@@ -85,7 +85,7 @@ def step_of(row: Mapping[str, Any]) -> str:
 
 
 def result_of(row: Mapping[str, Any]) -> str:
-    """What became of it, in words."""
+    """The outcome of a row's step, in words."""
     return f"{row['result']}: {row['detail']}" if row["detail"] else str(row["result"])
 
 
@@ -137,13 +137,13 @@ def _step(plan: Plan) -> Json:
 def _result(header: Header, done: Execution | None) -> Json:
     if header.about.get("mode") != "auto":
         return {"result": "advised", "detail": header.about.get("not_auto", "")}
-    if done is None:  # it is being done, or the node manager ended meanwhile
+    if done is None:  # still under way, or the node manager ended meanwhile
         return {"result": "begun", "detail": ""}
     return {"result": "failed" if done.error else "done", "detail": done.error}
 
 
 def _declined(header: Header, why: str, done: Execution | None) -> Json:
-    """Of an application's deployment: what its manager was asked for, and whether that was granted and carried out here."""
+    """The result of a declined step; if its application's manager was asked: the request, or its execution on this node."""
     if why == ASKED:
         if done is not None:
             return {"result": "failed" if done.error else "done", "detail": done.error or f"granted by {header.about.get('application')}"}
@@ -159,6 +159,6 @@ def _proposed(p: Proposal) -> Json:
 def _outcome(header: Header, done: GrantOutcome | None) -> Json:
     if header.about.get("mode") != "auto":
         return {"result": "advised", "detail": ""}
-    if done is None:  # it is being done, or the registry ended meanwhile
+    if done is None:  # still under way, or the registry ended meanwhile
         return {"result": "granted", "detail": ""}
     return {"result": "failed" if done.error else "done", "detail": done.error}

@@ -1,9 +1,9 @@
-"""What one node does about a deployment by itself: a scaling policy by name, within bounds, with tokens, and without quick reversals.
+"""Scaling of a deployment by one node alone: a scaling policy by name, within bounds, with tokens, and without quick reversals.
 
-Whatever the policy inside proposes, also one without guards of its own, the number of replicas changes its direction at most once in
-reverse_s, and steps are bounded by a token bucket (paper 5, section 3.2). Only the bounds themselves are brought about at once. A keyed
-operator is balanced before it scales out, and scales out when that was not enough (paper 2, section 5). Before that its scale-out is
-prepared, if the policy says so (scale_out.py).
+Whatever the policy inside proposes, even one without guards of its own, the number of replicas changes its direction at most once in
+reverse_s, and a token bucket bounds the steps (paper 5, section 3.2). Only the bounds themselves are enforced at once. A keyed operator
+is balanced before it scales out, and scales out if that was not enough (paper 2, section 5). Its scale-out is prepared beforehand, if
+the policy says so (scale_out.py).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from elasticity.scaling.model import Kind, OperatorSample, Plan, Sample, Scaling
 from elasticity.scaling.scale_out import PreparedMemory
 
 POLICY = "fuzzy"
-# A new slot takes some seconds to load and to get lanes; two steps in a row are for a load that jumps.
+# A new slot takes some seconds to load and to get lanes; two steps in a row allow for a load that jumps.
 TOKEN_S = 30.0
 CAPACITY = 2
-# Shorter swings of the load than this are not followed down and up again.
+# Swings of the load shorter than this are not followed down and up again.
 REVERSE_S = 300.0
-# Replicas above it are a reason to scale out, whatever else is.
+# If other replicas are used above this, scaling out helps even beside a hot key group.
 MOST_USE = 0.8
 
 
 @dataclass(frozen=True)
 class LocalMemory:
-    """Of the policy inside, the bucket, of each operator the last change of its number of replicas (kind and when), balancing, and what
-    stands prepared."""
+    """The state of the policy inside, the bucket, each operator's last change of its number of replicas (kind and when), balancing, and
+    prepared scale-outs."""
 
     inner: Any = None
     bucket: Bucket | None = None
@@ -68,14 +68,14 @@ def local(
     refresh_s: float = scale_out.REFRESH_S,
     **settings: Any,
 ) -> tuple[ScalingDecision, LocalMemory]:
-    """The decision of `policy` (its own settings as `settings`), as far as least, most, the tokens and reverse_s allow it.
+    """The decision of `policy` (its own settings as `settings`), limited by least, most, the tokens and reverse_s.
 
-    idle_after_s: after so long without an event an operator has no replica until one comes; 0: never. It is woken without a decision.
-    balance: a balancing policy, '' for none; theta: the imbScore that it may leave. balance_use: of the busiest replica, below which
-    nothing moves; balance_confirm: samples in a row with an imbalance; balance_s: between two steps; balance_groups: of one step;
+    idle_after_s: after this long without an event an operator has no replica until one comes; 0: never. It is woken without a decision.
+    balance: a balancing policy, '' for none; theta: the imbScore that it may leave. balance_use: use of the busiest replica below which
+    nothing moves; balance_confirm: samples in a row with an imbalance; balance_s: between two steps; balance_groups: at most per step;
     balance_sigmas: see BalanceLimits.chance_sigmas. A group that has moved stays for reverse_s. strategy: how an operator with state scales
-    out (scale_out.STRATEGIES), '' for unprepared; hold_s: for so long what stands prepared stays as it is; refresh_s: between two refreshes
-    of it, by whoever carries it out.
+    out (scale_out.STRATEGIES), '' for unprepared; hold_s: how long prepared slots stay unchanged; refresh_s: between two refreshes of them
+    by the node manager.
     """
     memory = memory or LocalMemory()
     balancer = BalanceSettings(
@@ -133,7 +133,7 @@ def local(
 
 
 def bound(sample: Sample, operator: OperatorSample, least: int, most: int) -> Plan | None:
-    """The step that brings it within its bounds; None if it is."""
+    """The step that brings the operator within its bounds; None if it is within them."""
     now = len(operator.replicas)
     if now < least:
         return plan(sample, operator, "scale_out", least, f"at least {least}")
@@ -141,7 +141,7 @@ def bound(sample: Sample, operator: OperatorSample, least: int, most: int) -> Pl
 
 
 def _within(p: Plan, operator: OperatorSample, least: int, most: int) -> tuple[Plan, str | None]:
-    """The plan within the bounds, and why it is none then."""
+    """The plan within the bounds, and the reason if that leaves no step."""
     if p.kind == "migrate":
         return p, "a node alone moves no replica"
     top = max(min(most, operator.max_replicas), least)
@@ -152,29 +152,29 @@ def _within(p: Plan, operator: OperatorSample, least: int, most: int) -> tuple[P
 
 
 def _soon(operator: OperatorSample) -> str:
-    """Why its scale-out is prepared."""
+    """The reason to prepare its scale-out."""
     return f"a bottleneck soon: used {max((r.use or 0.0 for r in operator.replicas), default=0.0):.0%}"
 
 
 def _at_work(operator: OperatorSample) -> bool:
-    """Whether events came, waited or were answered, or that is not known; one without replicas waits for what wakes it."""
+    """Whether events came, waited or were answered, or that is unknown; False without replicas: a frame wakes the operator."""
     return any(not r.measured or r.arrivals or r.answers or r.backlog for r in operator.replicas)
 
 
 def settling(last: tuple[Kind, float] | None, at_s: float, balance_s: float) -> bool:
-    """Whether what was measured is of another number of replicas, in part."""
+    """Whether part of the measurements stems from another number of replicas."""
     return last is not None and at_s - last[1] < balance_s
 
 
 def balanced(memory: BalanceMemory, last: tuple[Kind, float] | None, at_s: float, reverse_s: float) -> bool:
-    """Whether balancing was the last thing that was tried, so that it is the turn of scaling out."""
+    """Whether balancing was the last thing tried, so that scaling out comes next."""
     if memory.last_s is None or at_s - memory.last_s >= reverse_s:
         return False
     return last is None or last[1] < memory.last_s
 
 
 def in_vain(step: Plan, operator: OperatorSample, found: BalanceProposal) -> str | None:
-    """Why it would not help: a replica that is busy with a key group that nothing can be done about is not relieved by further ones."""
+    """The reason why scaling out would not help: further replicas do not relieve one that is busy with a hot key group."""
     if step.kind != "scale_out" or found.hot_replica is None:
         return None
     others = [r.use or 0.0 for i, r in enumerate(operator.replicas) if i != found.hot_replica]
@@ -184,7 +184,7 @@ def in_vain(step: Plan, operator: OperatorSample, found: BalanceProposal) -> str
 
 
 def against(last: tuple[Kind, float] | None, step: Plan, at_s: float, reverse_s: float) -> str | None:
-    """Why a step would turn back too soon after the last one; None if it does not."""
+    """The reason against a step that would reverse the last one too soon; None if it does not."""
     if last is None or last[0] == step.kind or at_s - last[1] >= reverse_s:
         return None
     return f"the last step was the opposite one, {at_s - last[1]:.0f} s ago"

@@ -1,9 +1,9 @@
-"""The Operator Manager of a deployment that belongs to an application (paper 5, section 3.1): on its node it proposes, and acts only within
-the deployment's bounds.
+"""The Operator Manager of an application's deployment on a node (paper 5, section 3.1): it proposes, and acts only within the
+deployment's bounds.
 
-What is granted here is done at once: the bounds themselves, and balancing, which takes no further replica. Every other step is declined
-with the reason `ASKED`: the application's manager is asked for it (application.py). Steps in the other direction are counted from what was
-seen to have changed, not from what was proposed.
+The node carries out granted steps at once: the bounds themselves, and balancing, which takes no further replica. Every other step is
+declined with the reason `ASKED`: the application's manager is asked for it (application.py). Reversals are judged by the changes that
+were observed, not by those that were proposed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADVICE = "advice only: each node has slots of its own, and its callers do not mo
 
 @dataclass(frozen=True)
 class ManagedMemory:
-    """Of each operator: the number of replicas it was last seen with, the last change of that (kind and when), balancing; and the calm."""
+    """The calm, and for each operator: the number of replicas last seen, its last change (kind and when), and balancing."""
 
     calm: guards.Calm = field(default_factory=guards.Calm)
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -52,11 +52,11 @@ def managed(
     balance_sigmas: float = 3.0,
     spread: int = 0,
 ) -> tuple[ScalingDecision, ManagedMemory]:
-    """What an Operator Manager does and asks for. u_max, s_out, c: see edf.operator_manager; the others as in local.local.
+    """The steps and proposals of an Operator Manager. u_max, s_out, c: see edf.operator_manager; the others as in local.local.
 
-    spread: of a deployment whose slots are spread over nodes, 1 without state, 2 with state. Then nothing is done here, since the registry
-    says how many slots a node has; a new slot may come to a neighbour, and one may move there. With state that may be the node's last
-    one, and a scale-out names the replica that gives it key groups.
+    spread: 0 unless the deployment's slots are spread over nodes, then 1 without state, 2 with state. If spread, bounds are not enforced
+    by the node, since the registry says how many slots a node has; a new slot may come to a neighbour, and a slot may move there. With
+    state that may be the node's last one, and a scale-out names the replica that gives the new slot key groups.
     """
     memory = memory or ManagedMemory()
     balancer = BalanceSettings(
@@ -76,7 +76,7 @@ def managed(
             granted.append(needed)
             continue
         wanted, refused, after = edf.guarded(sample, o, rng, calm, u_max, s_out, c, calm_s)
-        if not any(p.kind == "scale_in" for p in wanted):  # else it stays calm until that is granted
+        if not any(p.kind == "scale_in" for p in wanted):  # a proposed scale-in stays calm until it is granted
             calm = after
         declined += refused
         judged = [
@@ -94,7 +94,7 @@ def managed(
 
 
 def asked(decision: ScalingDecision) -> tuple[Plan, ...]:
-    """The steps that the application's manager is asked for."""
+    """The steps to ask the application's manager for."""
     return tuple(p for p, why in decision.declined if why == ASKED)
 
 
@@ -107,9 +107,9 @@ def _against(step: Plan, now: int, least: int, spread: int) -> str | None:
 
 
 def _gain(sample: Sample, operator: OperatorSample, step: Plan, u_max: float, s_out: float, c: float, spread: int) -> Plan:
-    """The step with its gain among those of its kind: how far its figure is beyond the threshold, from 0 to below 1 (ours).
+    """The step with its gain refined within its kind: how far its figure is beyond the threshold, from 0 to below 1 (ours).
 
-    Where each node has slots of its own, a new one comes to this node: no target.
+    If each node has slots of its own, a new one comes to this node: no target.
     """
     use = [r.use or 0.0 for r in operator.replicas]
     if step.kind == "scale_out":

@@ -1,7 +1,7 @@
-"""What a scaling policy sees of an application and what it answers (paper 5, sections 2 and 3).
+"""A scaling policy's view of an application, and its answer (paper 5, sections 2 and 3).
 
-A policy is `policy(sample, memory, rng, **settings) -> (Decision, memory)`: memory is its own, None at first, and never changed in
-place; all chance comes from rng; settings are numbers by name. The same samples, settings and seed lead to the same decisions.
+A policy is `policy(sample, memory, rng, **settings) -> (ScalingDecision, memory)`: memory is its own, None at first, and never changed
+in place; all randomness comes from rng. The same samples, settings and seed lead to the same decisions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["scale_out", "migrate", "scale_in", "balance", "prepare", "stand_down"]
-# Paper 5's order of gains, and before them what takes no further replica (paper 2, section 5); only the order counts.
+# Paper 5's order of gains, preceded by the step that takes no further replica (paper 2, section 5); only the order counts.
 GAIN: Mapping[Kind, float] = {"balance": 4.0, "scale_out": 3.0, "migrate": 2.0, "scale_in": 1.0, "prepare": 0.0, "stand_down": 0.0}
 
 
@@ -35,13 +35,13 @@ class Replica:
 
     @property
     def measured(self) -> bool:
-        """Whether every figure is there."""
+        """Whether every figure was measured."""
         return None not in (self.use, self.arrivals, self.answers, self.outputs, self.backlog)
 
 
 @dataclass(frozen=True)
 class KeyGroups:
-    """Of each key group of a keyed operator: the place of its replica among the operator's, and its events in the last window_s."""
+    """For each key group of a keyed operator: the place of its replica among the operator's, and its events in the last window_s."""
 
     places: tuple[int, ...]
     events: tuple[int, ...]
@@ -49,10 +49,10 @@ class KeyGroups:
 
 @dataclass(frozen=True)
 class OperatorSample:
-    """An operator of the application; upstream: the operators it reads from, none for one that reads the source.
+    """An operator of the application; upstream: the operators it reads from, empty if it reads the source.
 
-    groups: of one that keeps state by key group, as far as they were measured. prepared: replicas that it is to have, for which a
-    scale-out is prepared; 0: for none.
+    groups: if it keeps state by key group, as far as they were measured. prepared: the number of replicas for which a scale-out is
+    prepared; 0: none is.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Sample:
-    """An application at one moment. response_ms: worst delay from source to sink. downtime_ms: what each kind of step costs now."""
+    """An application at one moment. response_ms: worst delay from source to sink. downtime_ms: present cost of each kind of step."""
 
     at_s: float
     operators: tuple[OperatorSample, ...]
@@ -86,7 +86,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Plan:
-    """A step for one operator, with the replicas it has afterwards; prepare: with those for which a scale-out is prepared (scale_out.py).
+    """A step for one operator. replicas: their number afterwards; for prepare, the number to prepare a scale-out for (scale_out.py).
 
     scale_out: `target` is the node of the first new replica, if the policy chooses one, `replica` the one that shares its keys. migrate:
     `replica` goes to `target`. scale_in: `replica` goes, if the policy chooses one. balance: key groups and the replica that each goes to.
@@ -106,7 +106,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class ScalingDecision:
-    """Plans to carry out, plans that were declined with the reason, and operators of which a secondary execution is to run."""
+    """Plans to carry out, declined plans with the reason, and operators for which a secondary execution is to run."""
 
     granted: tuple[Plan, ...] = ()
     declined: tuple[tuple[Plan, str], ...] = ()
@@ -116,5 +116,5 @@ class ScalingDecision:
 def plan(
     sample: Sample, operator: OperatorSample, kind: Kind, replicas: int, why: str, replica: str | None = None, target: str | None = None
 ) -> Plan:
-    """A plan with gain and cost as the sample has them."""
+    """A plan with the gain of its kind and the cost in the sample."""
     return Plan(operator.name, kind, replicas, GAIN[kind], sample.downtime_ms[kind], why, replica, target)

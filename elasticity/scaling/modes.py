@@ -1,4 +1,4 @@
-"""What a deployment asks of the controllers: whether they act, by which policy, and within which bounds."""
+"""A deployment's elasticity: whether the controllers act, by which policy, and within which bounds."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from udo_protocol.limits import MOST_SLOTS
 OFF, ADVISE, AUTO = "off", "advise", "auto"
 MODES = (OFF, ADVISE, AUTO)
 _SETTING_CHARACTERS = 64 << 10
-# What a node runs around a policy, or instead of it: not to be named.
+# The policies that a node runs around another one, or instead of it: deployments must not name them.
 _AROUND = {"local", "managed"}
-# A balancing policy is named; what the name stands for is known to the package, or to a node (udo node --policies).
+# The name of a balancing policy; the package, or a node (udo node --policies), knows its function.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True)
 class Elasticity:
-    """off: nothing is decided. advise: decisions are recorded only. auto: they are carried out.
+    """off: nothing is decided. advise: decisions are only recorded. auto: they are carried out.
 
-    policy: a scaling policy that comes with the package. least, most: slots on each node; most 0: as many as the node has cores.
-    idle_after_s: without an event for so long a deployment without state has no instance until the next one comes; 0: never. settings:
-    keyword arguments of the policy, or of `local`, which keeps it within the bounds.
+    policy: a shipped scaling policy. least, most: slots on each node; most 0: as many as the node has cores. idle_after_s: after this
+    long without an event a deployment without state has no instance until the next event; 0: never. settings: keyword arguments of the
+    policy, or of `local`, which keeps it within the bounds.
     """
 
     mode: str = ADVISE
@@ -41,7 +41,7 @@ class Elasticity:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any] | None) -> Elasticity:
-        """From JSON. UsageError names the entry that is unknown, of another type, or out of range."""
+        """Parse JSON. UsageError names the entry that is unknown, of another type, or out of range."""
         given = dict(data or {})
         if unknown := given.keys() - cls.__dataclass_fields__.keys():
             raise UsageError(f"elasticity: no entry {min(unknown)!r}; there are {', '.join(cls.__dataclass_fields__)}")
@@ -99,15 +99,15 @@ class Elasticity:
 
     @property
     def scales_out_by(self) -> tuple[str, float]:
-        """How an operator with state scales out ('' for unprepared), and every how many seconds what stands prepared is refreshed."""
+        """The strategy for scaling out an operator with state ('' for unprepared), and the seconds between refreshes of prepared slots."""
         return str(self.settings.get("strategy", scale_out.STRATEGY)), float(self.settings.get("refresh_s", scale_out.REFRESH_S))
 
     def balanced_by(self, policy: str) -> Elasticity:
-        """The same, with this balancing policy."""
+        """A copy with this balancing policy."""
         return replace(self, settings={**self.settings, "balance": policy})
 
     def header(self, cores: int) -> dict[str, Any]:
-        """Settings of `local` on a node with so many cores."""
+        """Settings of `local` on a node with this many cores."""
         most = self.most or max(min(cores, MOST_SLOTS), self.least)
         idle = {"idle_after_s": float(self.idle_after_s)} if self.idle_after_s else {}
         return {"policy": self.policy, "least": self.least, "most": most, **idle, **self.settings}

@@ -1,4 +1,4 @@
-"""What the applications share: a platform and Spark for the length of a run, a table as a stream, a drawing as SVG."""
+"""Code that the applications share: a platform and Spark for the length of a run, a table as a stream, a drawing as SVG."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANSWERING_TIMEOUT_S = 60.0
 
 
 class Running(NamedTuple):
-    """A platform with an application's operators, and a Spark session that finds it. Everything ends with the run."""
+    """A platform with an application's operators, and a Spark session that uses it. Everything ends with the run."""
 
     spark: SparkSession
     registry: Registry
@@ -39,7 +39,7 @@ class Running(NamedTuple):
 
 
 def arguments(what: str, rows: int, **flags: str) -> argparse.Namespace:
-    """The command line that all applications have; `rows` is how many are generated, `flags` are further switches."""
+    """Parse the command line that all applications have; `rows`: how many to generate by default; `flags`: further switches."""
     parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="PATH", help="a file with real data; generated data by default")
     parser.add_argument("--rows", type=int, help=f"the first rows of the file; without a file, how many to generate ({rows:,})")
@@ -53,7 +53,7 @@ def arguments(what: str, rows: int, **flags: str) -> argparse.Namespace:
 
 
 def run(main: Callable[[], bool]) -> int:
-    """The exit status: 0 if the answers were those of the oracle. An error of the platform is told without a traceback."""
+    """Return the exit status: 0 if the answers match the oracle's. A platform error is printed without a traceback."""
     try:
         with local.interruptible():
             return 0 if main() else 1
@@ -65,19 +65,19 @@ def run(main: Callable[[], bool]) -> int:
 
 
 def say(text: str) -> None:
-    """Progress; results go to stdout."""
+    """Print progress; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def verdict(same: bool, what: str) -> bool:
-    """Print what came out, and whether it is what the oracle says."""
+    """Print the result, and whether it matches the oracle's."""
     print(f"{what}: {'as' if same else 'NOT AS'} the oracle computes them")
     return same
 
 
 @contextmanager
 def platform(folder: Path) -> Iterator[Running]:
-    """A registry, a node manager and Spark, with all operators of the application in `folder`."""
+    """Start a registry, a node manager and Spark, with all operators of the application in `folder`."""
     with throwaway.workspace("udo-app-") as work, ExitStack() as parts:
         home = Home(work / "udo")
         started = parts.enter_context(throwaway.platform(home, local.UpOptions(node="local"), say))
@@ -89,12 +89,12 @@ def platform(folder: Path) -> Iterator[Running]:
 
 
 def operators(folder: Path) -> list[Path]:
-    """The operators of an application."""
+    """The folders of an application's operators."""
     return sorted(path.parent for path in folder.glob("*/operator.toml"))
 
 
 def deploy(registry: Registry, folder: Path, cache: Path) -> list[str]:
-    """Push and deploy all operators of an application, each under its own name; the names, when all answer."""
+    """Push and deploy all operators of an application, each under its own name. Returns the names once all operators answer."""
     names = []
     for path in operators(folder):
         name, _, version = demo_platform.push(registry, path, cache).partition("@")
@@ -106,7 +106,7 @@ def deploy(registry: Registry, folder: Path, cache: Path) -> list[str]:
 
 
 def read(path: Path, schema: pa.Schema, rows: int | None) -> pa.Table:
-    """The columns of `schema` of a Parquet file, its first `rows`. Times without a zone are UTC where `schema` wants a zone."""
+    """Read the columns of `schema`, first `rows`, from a Parquet file. Times without a zone are UTC where `schema` wants a zone."""
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     there = pq.read_schema(path).names
@@ -124,19 +124,19 @@ def stream(spark: SparkSession, table: pa.Table, folder: Path, batch_rows: int) 
     for number, first in enumerate(range(0, table.num_rows, batch_rows)):
         path = folder / f"{number:06}.parquet"
         pq.write_table(table.slice(first, batch_rows), path)
-        os.utime(path, (1_600_000_000 + number,) * 2)  # Spark takes files in the order of their times
+        os.utime(path, (1_600_000_000 + number,) * 2)  # Spark reads files in the order of their modification times
     schema = spark.read.parquet(str(folder)).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def drain(stream: DataFrame, checkpoint: Path, each: Callable[[DataFrame, int], None]) -> None:
-    """Run a query over all that the stream has by now; `each` gets every micro-batch."""
+    """Run a query over all that the stream has now; `each` gets every micro-batch."""
     query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
 
 
 def collected(answers: DataFrame, checkpoint: Path, after: Callable[[int], None] = lambda epoch: None) -> Rows:
-    """All answers of a query, micro-batch by micro-batch; `after` is called with the number of each one that was answered."""
+    """All answers of a query, micro-batch by micro-batch; `after` is called with the number of each answered micro-batch."""
     rows: Rows = []
 
     def gather(batch: DataFrame, epoch: int) -> None:
@@ -149,7 +149,7 @@ def collected(answers: DataFrame, checkpoint: Path, after: Callable[[int], None]
 
 @contextmanager
 def drawing(path: Path, title: str) -> Iterator[Figure]:
-    """A figure that is written as SVG, the same bytes for the same figure."""
+    """A figure to draw on, then written as SVG: the same bytes for the same figure."""
     try:
         import matplotlib
         from matplotlib.figure import Figure

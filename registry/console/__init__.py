@@ -1,1 +1,1 @@
-"""The console: pages for a browser, made on the server. They show what the API shows, and start updates as it does."""
+"""The console: pages for a browser, rendered by the server. They show the API's data, and start updates as it does."""

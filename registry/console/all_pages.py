@@ -1,4 +1,4 @@
-"""The console as one blueprint, with all its pages: importing them gives it their routes."""
+"""The console as one blueprint: importing the pages registers their routes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What only nodes know, asked of them for who is signed in with a write token.
+"""Ask nodes for data that only they have, for a user who is signed in with a write token.
 
 A node on the registry's own host is asked through its socket, which only its user can open. Any other one that listens for other hosts is
-asked as node managers ask each other: by TLS with the registry's certificate, and by showing that this side has the registry's token
-(udo_protocol/node/peers.py). What a node answers then is listed in node_manager/rpc/forwarding.py. A node that can be asked in neither
-way, does not answer, or is away is told apart with the reason.
+asked as node managers ask each other: by TLS with the registry's certificate, and by proving that this side has the registry's token
+(udo_protocol/node/peers.py). The calls that a node then answers are listed in node_manager/rpc/forwarding.py. A node that is reachable in
+neither way, does not answer, or is away is listed with the reason.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from udo_protocol.certificates import Tls
 from udo_protocol.errors import NotFound, UdoError, Unauthorized, Unavailable
 from udo_protocol.node.peers import peer_key
 
-if TYPE_CHECKING:  # gRPC is loaded when somebody asks
+if TYPE_CHECKING:  # gRPC is loaded when a node is asked
     from udo_protocol.node.api import NodeClient
 
 T = TypeVar("T")
-# At once; each takes a thread while it waits for its node.
+# Nodes asked at once; each takes a thread while it waits.
 _AT_ONCE = 16
-# A node that has not answered by then is named instead. Also the bound of the calls that have one of their own in NodeClient.
+# A node that has not answered by then is listed as silent. Also the bound of the calls that have one of their own in NodeClient.
 ANSWER_S = 10.0
 
 
 @dataclass(frozen=True)
 class NodeAnswers(Generic[T]):
-    """By node: the answers of those that have what was asked for, and why others did not answer."""
+    """By node: the answers of those that have the data, and the reasons why others did not answer."""
 
     told: Sequence[tuple[str, T]]
     silent: Sequence[tuple[str, str]]
@@ -45,7 +45,7 @@ class NodeAnswers(Generic[T]):
 
 @dataclass(frozen=True)
 class Reach:
-    """A node, and how it is reached; `away_since` if that is not to be tried."""
+    """A node and its addresses; `away_since` is set if it is not to be asked."""
 
     name: str
     address: str
@@ -54,7 +54,7 @@ class Reach:
 
 
 def ask_nodes(ask: Callable[[NodeClient], T], only: str = "") -> NodeAnswers[T]:
-    """Ask all nodes at once, or the one of that name. Unauthorized for who is not signed in; NotFound if there is no such node."""
+    """Ask all nodes at once, or the one of that name. Unauthorized for callers not signed in; NotFound if there is no such node."""
     signing_in.require_signed_in()
     s = services()
     tls = Tls.folder(s.config.tls) if s.config.tls else None
@@ -76,7 +76,7 @@ def ask_nodes(ask: Callable[[NodeClient], T], only: str = "") -> NodeAnswers[T]:
 
 
 def ask_node(node: str, ask: Callable[[NodeClient], T]) -> T:
-    """Ask one node. Unavailable if it did not answer, with the reason."""
+    """Ask one node. Unavailable, with the reason, if it did not answer; NotFound if it does not have it."""
     found = ask_nodes(ask, only=node)
     for _, answer in found.told:
         return answer
@@ -99,7 +99,7 @@ def _asked(node: Reach, ask: Callable[[NodeClient], T], tokens: Sequence[str], t
 
 
 def clients(node: Reach, tokens: Sequence[str], tls: Tls | None) -> list[NodeClient]:
-    """One for each token that the node may know. Unavailable if the node is out of reach."""
+    """A client for each token that the node may know. Unavailable if the node is out of reach."""
     from udo_protocol.node.api import SCHEME, connect_node
 
     host, _, path = node.address.rpartition(":")

@@ -1,4 +1,4 @@
-"""What all pages of the console share: their routes' blueprint, which forms are taken, errors as pages, and the frame around a page."""
+"""Code that all pages of the console share: their routes' blueprint, the check of forms, errors as pages, the frame around a page."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ routes.after_request(signing_in.guard)
 
 @routes.before_request
 def check() -> None:
-    """A form is the console's own."""
+    """Accept a form only from the console's own pages."""
     if request.method not in ("GET", "HEAD", "OPTIONS"):
         signing_in.require_own_form()
 
 
 @routes.errorhandler(Exception)
 def failed(e: Exception) -> Response:
-    """The error as a page."""
+    """Show the error as a page."""
     status, _, message, _ = error_of(e)
     return page("error.html", status, message=message)
 
 
 def page(template: str, status: int = 200, **values: Any) -> Response:
-    """The page that this template makes of these values."""
+    """Render the template with these values."""
     who = session.get("who") if signing_in.is_signed_in() else None
     return make_response(render_template(template, who=who, form=session.get("form", ""), **values), status)
 
 
 def to(endpoint: str, **values: Any) -> Response:
-    """After a form: go on to another page of the console."""
+    """Redirect to another page of the console after a form."""
     return current_app.make_response(redirect(url_for(f"console.{endpoint}", **values), 303))

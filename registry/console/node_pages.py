@@ -1,4 +1,4 @@
-"""The console's pages of what only nodes know about a deployment: slots and rates, dead letters, state sessions, logs, decisions."""
+"""The console's pages of a deployment's data on nodes: slots and rates, dead letters, state sessions, logs, decisions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
-# What a page shows of what may be long; the commands that it names show all.
+# Bounds of long content on a page; the commands that the page names show all of it.
 _LETTERS, _LOG_LINES, _LOG_CHARACTERS, _EVENT_CHARACTERS, _DECISIONS, _SEGMENTS = 200, 200, 2000, 20_000, 50, 2
 
 
 @routes.get("/deployments/<name>/slots")
 def slots(name: str) -> Response:
-    """Figures of the moment; the page asks again by itself."""
+    """The present figures; the page reloads itself."""
     _require_deployment(name)
 
     def look(node: NodeClient) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def letter(name: str, node: str, letter: str) -> Response:
 
 @routes.post("/deployments/<name>/dead-letters/<any(replay, drop):action>")
 def on_letters(name: str, action: str) -> Response:
-    """Replay one dead letter or all, or drop one: those of a form's `node` and `id`."""
+    """Replay one dead letter or all, or drop one: the letter of the form's `node` and `id`."""
     _require_deployment(name)
     node, letter = request.form.get("node", ""), request.form.get("id", "")
     if bool(node) != bool(letter) or (action == "drop" and not letter):
@@ -107,7 +107,7 @@ def sessions(name: str) -> Response:
 
 @routes.get("/deployments/<name>/logs")
 def logs(name: str) -> Response:
-    """The last lines of each node."""
+    """The last lines of each node's log."""
     _require_deployment(name)
     found = ask_nodes(lambda node: list(node.logs(name, tail_lines=_LOG_LINES, timeout_s=ANSWER_S)))
     told = [(node, "\n".join(_line(line) for line in lines)) for node, lines in found.told]
@@ -116,7 +116,7 @@ def logs(name: str) -> Response:
 
 @routes.get("/deployments/<name>/decisions")
 def decisions(name: str) -> Response:
-    """The latest ones of each node's controllers, from the last segments of their journals."""
+    """The latest decisions of each node's controllers, from the last segments of their journals."""
     _require_deployment(name)
     found = ask_nodes(lambda node: list(rows_of(deque(node.decisions(name, ANSWER_S), _SEGMENTS), False)))
     rows = sorted((row for _, some in found.told for row in some), key=lambda row: row["at_s"], reverse=True)[:_DECISIONS]
@@ -124,7 +124,7 @@ def decisions(name: str) -> Response:
 
 
 def _require_deployment(name: str) -> None:
-    """Unauthorized before NotFound: nothing here is for who is not signed in."""
+    """Unauthorized before NotFound: visitors who are not signed in learn nothing."""
     signing_in.require_signed_in()
     with services().store.read() as session:
         deployments.find(session, name)

@@ -1,6 +1,6 @@
-"""The console's pages of what the registry knows: each reads through one function of the domain, or starts what the API starts.
+"""The console's pages of the registry's own data: each reads through one function of the domain, or starts an action of the API.
 
-No rule lives here. What only nodes know is on the pages of node_pages.py.
+No rule lives here. Pages of data that only nodes have are in node_pages.py.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def begin(name: str, action: str) -> Response:
 
 
 def _canary() -> dict[str, Any] | None:
-    """The canary that the form asks for, if it does."""
+    """The canary that the form asks for, or None."""
     given = {field: request.form.get(field, "").strip() for field in ("percent", "for_s", "min_events")}
     conditions = request.form.get("rollback_if", "").replace(",", " ").split()
     if not (conditions or any(given.values())):
         return None
-    if not given["percent"]:  # else an update without one would begin at once
+    if not given["percent"]:  # else an update without a canary would begin at once
         raise UsageError("canary: expected its share in %, since something else of it is given; nothing was started")
     try:
         return CanaryBody.model_validate({k: v for k, v in given.items() if v} | {"rollback_if": conditions}).model_dump()
@@ -96,7 +96,7 @@ def all_applications() -> Response:
 
 @routes.get("/applications/<name>")
 def application(name: str) -> Response:
-    """With the latest decisions of its manager for who is signed in: a journal is some MB to read."""
+    """The latest decisions of its manager are shown only to signed-in users: a journal is some MB to read."""
     with services().store.read() as db:
         wish = ApplicationWish.parse(applications.find_application(db, name).wish)
         told = application_lines.latest(db, name) if signing_in.is_signed_in() else []
@@ -114,7 +114,7 @@ def all_nodes() -> Response:
 
 @routes.get("/audit")
 def trail() -> Response:
-    """As in the API, not open to everybody."""
+    """For signed-in users only, as in the API."""
     signing_in.require_signed_in()
     name = request.args.get("deployment") or None
     with services().store.read() as db:

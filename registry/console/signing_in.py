@@ -1,6 +1,6 @@
-"""Who uses the console: a cookie that was signed in with a write token; without one its pages can be read as far as the API's can.
+"""Signing in to the console by a write token, kept as a cookie; without it, pages show as much as the API shows without a token.
 
-The cookie holds no token, only a mark by which each request finds that the token is still one of the registry's. It is signed with a key
+The cookie holds no token, only a mark by which each request checks that the token is still one of the registry's. It is signed with a key
 made of the tokens: several registries with the same tokens accept it, and it ends when a token is removed. A form is accepted only from
 the console's own pages (SameSite=Strict, the Origin header, and a value that only these pages know).
 """
@@ -39,10 +39,10 @@ def configure(app: Flask, tokens: Sequence[str], *, https: bool) -> None:
 
 
 def sign_in(token: str, name: str) -> None:
-    """Unauthorized unless it is a write token."""
+    """Sign the browser in. Unauthorized unless it is a write token."""
     marks = [_mark(known) for known in services().tokens]
     mark = _mark(token.strip())
-    if not any([hmac.compare_digest(mark, known) for known in marks]):  # a list: the time must not tell which one was close
+    if not any([hmac.compare_digest(mark, known) for known in marks]):  # a list: timing must not reveal which one was close
         raise Unauthorized("that is not a write token of this registry; it is in the registry's token file")
     session.clear()
     session.permanent = True
@@ -51,18 +51,18 @@ def sign_in(token: str, name: str) -> None:
 
 
 def sign_out() -> None:
-    """The cookie is of no use any more in this browser."""
+    """Sign the browser out."""
     session.clear()
 
 
 def is_signed_in() -> bool:
-    """With a token that the registry still has."""
+    """Whether the cookie stems from a token that the registry still has."""
     mark = str(session.get("mark", ""))
     return any([hmac.compare_digest(mark, _mark(known)) for known in services().tokens])
 
 
 def require_signed_in() -> None:
-    """Unauthorized otherwise."""
+    """Unauthorized unless signed in."""
     if not is_signed_in():
         raise Unauthorized("sign in first")
 
@@ -80,12 +80,12 @@ def require_own_form() -> None:
 
 
 def caller() -> Caller:
-    """As the audit trail names who is signed in."""
+    """The signed-in user, as the audit trail names it."""
     return Caller(str(session["who"]), request.remote_addr or "local", services().clock())
 
 
 def guard(response: Response) -> Response:
-    """After each page: no script, nothing from elsewhere, in no frame, in no cache."""
+    """After each page: forbid scripts, foreign content, framing and caching."""
     response.headers["Content-Security-Policy"] = (
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     )

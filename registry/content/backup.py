@@ -1,11 +1,11 @@
-"""A backup of the registry: one tar archive of all rows at one commit, and of the images' files that they name.
+"""A backup of the registry: one tar archive of all rows at one commit, and of the image files that they name.
 
     registry.json            {format, revision of the tables, registry, made_at}
     tables/NAME.jsonl        a row a line, secrets included
     blobs/ALGORITHM/HEX      each file once
     complete.json            {rows, blobs}: without it the archive was cut off
 
-Nodes and what they last said are left out: they say so again. Tokens and keys are no part of it.
+Nodes and their last reports are left out: they report again. Tokens and keys are not part of it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PIECE = 1 << 20
 
 
 def tables() -> list[Table]:
-    """What is backed up, what is referred to first."""
+    """The tables to back up, referenced ones first."""
     return [table for table in Base.metadata.sorted_tables if table.name not in _OMITTED]
 
 
 def rows(session: Session, revision: str, now: float) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """(what registry.json says, the rows of each table), read while nobody writes."""
+    """(content of registry.json, rows of each table), read while nobody writes."""
     head = {"format": FORMAT, "revision": revision, "registry": identity.stored(session), "made_at": now}
     return head, {table.name: [dict(row) for row in session.execute(select(table)).mappings()] for table in tables()}
 

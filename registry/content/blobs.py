@@ -1,6 +1,6 @@
-"""Content-addressed files: what stands under a digest has that digest, or is not there. Knows no repository and no operator.
+"""Content-addressed files: a file under a digest has that digest. Knows no repository and no operator.
 
-What `keep` and `write` have put in place is on the disk, its directory entry too, before they return.
+`keep` and `write` return once the file and its directory entry are on the disk.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from registry.http.oci_errors import BlobUnknown, DigestInvalid
 
 # Digest algorithm -> its hexadecimal digits.
 ALGORITHMS = {"sha256": 64, "sha512": 128}
-# Folder of what is not whole yet.
+# Folder of incomplete files.
 INCOMING = "incoming"
 _HEX = re.compile(r"[0-9a-f]+")
 
 
 def check_digest(digest: str) -> str:
-    """The digest itself, or DigestInvalid if it is not one."""
+    """Return the digest, or raise DigestInvalid if it is not one."""
     algorithm, _, hexadecimal = digest.partition(":")
     if ALGORITHMS.get(algorithm) != len(hexadecimal) or not _HEX.fullmatch(hexadecimal):
         raise DigestInvalid(f"expected a digest 'sha256:' with 64 or 'sha512:' with 128 hexadecimal digits, got {digest!r:.100}")
@@ -35,7 +35,7 @@ def digest_of(data: bytes, algorithm: str = "sha256") -> str:
 
 
 class Blobs:
-    """`<root>/<algorithm>/<hex>`; a file appears there whole or not at all. `<root>/incoming` holds what is not whole yet."""
+    """`<root>/<algorithm>/<hex>`; a file appears there whole or not at all. `<root>/incoming` holds incomplete files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -45,7 +45,7 @@ class Blobs:
         _sync(root)
 
     def path(self, digest: str) -> Path:
-        """Where the blob of that digest stands or would stand."""
+        """Path of the blob of that digest, whether or not it is stored."""
         algorithm, _, hexadecimal = check_digest(digest).partition(":")
         return self._root / algorithm / hexadecimal
 
@@ -83,7 +83,7 @@ class Blobs:
                 raise
 
     def everything(self) -> Iterator[str]:
-        """The digests of all that is stored."""
+        """The digests of all stored blobs."""
         for algorithm in ALGORITHMS:
             for entry in os.scandir(self._root / algorithm):
                 yield f"{algorithm}:{entry.name}"

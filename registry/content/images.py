@@ -1,4 +1,4 @@
-"""Reads image manifests and indexes of OCI and Docker (schema 2): bytes in, what they refer to out. No storage, no I/O."""
+"""Parse image manifests and indexes of OCI and Docker (schema 2): bytes in, descriptors out. No storage, no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 IMAGES, INDEXES = (OCI_MANIFEST, DOCKER_MANIFEST), (OCI_INDEX, DOCKER_LIST)
 IMAGE_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
-# Layers that registries do not hold; a client fetches them from where they say.
+# Layers that registries do not hold; a client fetches them from the URLs that they name.
 _ELSEWHERE = (".foreign.", ".nondistributable.")
 
 
@@ -43,7 +43,7 @@ class ImageManifest:
 
     @property
     def needs(self) -> list[Descriptor]:
-        """What must be stored before it."""
+        """The content that must be stored before it."""
         held = [d for d in self.layers if not any(mark in d.media_type for mark in _ELSEWHERE)]
         return [*([self.config] if self.config else []), *held, *self.children]
 

@@ -1,7 +1,7 @@
-"""What each repository holds: blobs, manifests, tags, referrers; and what may be forgotten. All writes under the store's lock.
+"""The content of each repository: blobs, manifests, tags, referrers; and its garbage collection. All writes under the store's lock.
 
-A manifest is stored only after all it needs is held by its repository, and what a manifest needs is never removed, so a
-stored manifest is always whole. Blobs are the repository's own (their files are shared), so deleting one harms no other.
+A manifest is stored only once its repository holds all that it needs, and content that a manifest needs is never removed, so a
+stored manifest is always whole. Blobs are the repository's own (their files are shared), so deleting one harms no other repository.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from udo_protocol.registry import signing
 
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*")
-# Of what an index says of a manifest that is no image but tells of one (BuildKit).
+# Annotation in an index for a manifest that is no image but describes one (BuildKit).
 ATTESTED = "vnd.docker.reference.type"
 _TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 
@@ -51,12 +51,12 @@ def check_name(name: str) -> str:
 
 
 def hold(session: Session, repository: str, digest: str, now: float) -> None:
-    """The repository holds this stored blob from now on, and garbage collection keeps off it for a while."""
+    """Record that the repository holds this stored blob; garbage collection spares it for a while."""
     session.merge(Holding(repository=repository, digest=digest, touched_at=now))
 
 
 def holding(session: Session, repository: str, digest: str) -> Holding:
-    """BlobUnknown unless the repository holds this blob."""
+    """The repository's record of this blob; BlobUnknown unless it holds it."""
     if held := session.get(Holding, (repository, check_digest(digest))):
         return held
     raise BlobUnknown(f"repository {repository!r} has no blob {digest}")
@@ -69,7 +69,7 @@ def finish(session: Session, upload: Upload, repository: str, digest: str, now: 
 
 
 def mount(session: Session, repository: str, digest: str, source: str | None, now: float) -> bool:
-    """Take over a blob that another repository (any, without `source`) holds; whether there was one."""
+    """Take over a blob that another repository (any, without `source`) holds. Returns whether there was one."""
     query = select(Holding).where(Holding.digest == check_digest(digest)).limit(1)
     if session.scalar(query if source is None else query.where(Holding.repository == source)) is None:
         return False
@@ -100,7 +100,7 @@ def put(
     image: ImageManifest,
     trusted: Path | None = None,
 ) -> str:
-    """Store a manifest under a tag or its digest; its digest. A labelled image under a tag becomes an operator version, with
+    """Store a manifest under a tag or its digest. Returns its digest. A labelled image under a tag becomes an operator version, with
     `trusted` keys only if one of them has signed it."""
     tag = None if ":" in ref else _tag(ref)
     digest = digest_of(body, "sha256" if tag else check_digest(ref).partition(":")[0])
@@ -128,7 +128,7 @@ def put(
 
 
 def _child(session: Session, blobs: Blobs, repository: str, digest: str, image: ImageManifest) -> tuple[str, ImageManifest]:
-    """The image itself, or the one in an index: builders push one with attestations about it. ManifestError for an operator of several."""
+    """The image itself, or an index's only image beside attestations about it. ManifestError for an operator with several images."""
     if not image.children or "/" in repository:
         return digest, image
     found = [d for d in image.children if ATTESTED not in d.annotations]
@@ -181,7 +181,7 @@ def _keep_versions(session: Session, repository: str, tag: str, digest: str) -> 
 
 
 def _require_all(session: Session, blobs: Blobs, repository: str, image: ImageManifest) -> None:
-    """ManifestBlobUnknown unless the repository holds all the image needs, with the sizes it says."""
+    """ManifestBlobUnknown unless the repository holds all the image needs; ManifestInvalid unless in the sizes it states."""
     for need in image.needs:
         row = session.get(Holding, (repository, need.digest)) or (image.children and session.get(StoredManifest, (repository, need.digest)))
         stored = blobs.size(need.digest) if row else None
@@ -231,9 +231,9 @@ def referrers(session: Session, blobs: Blobs, repository: str, subject: str, las
 
 
 def delete_manifest(session: Session, caller: Caller, repository: str, ref: str, *, force: bool = False) -> None:
-    """Forget a tag, or with a digest the manifest and all its tags. Conflict while a deployment uses the version, or an index it.
+    """Forget a tag, or with a digest the manifest and all its tags. Conflict while a deployment uses the version, or an index needs it.
 
-    `force`: also a version that a deployment would go back to.
+    `force`: even a version that a deployment would roll back to.
     """
     row = resolve(session, repository, ref)
     by_digest = ":" in ref
@@ -255,7 +255,7 @@ def delete_manifest(session: Session, caller: Caller, repository: str, ref: str,
 
 
 def delete_version(session: Session, caller: Caller, version: Version, *, force: bool = False) -> None:
-    """Forget an operator version, and what is attached to its image: signatures and provenance of nothing. `force`: as delete_manifest."""
+    """Forget an operator version, with the signatures and provenance that are attached to its image. `force`: as in delete_manifest."""
     name, digest = version.name, version.digest
     tag = session.get(Tag, (name, version.version))
     if tag is not None and tag.digest != digest:  # an index
@@ -277,9 +277,9 @@ def delete_blob(session: Session, repository: str, digest: str) -> None:
 
 
 def forget_unused(session: Session, before: float, *, untagged: bool = False) -> None:
-    """Forget blobs no manifest needs and no push has touched since `before`; their files may go after the commit (`not_held`).
+    """Forget blobs that no manifest needs and no push has touched since `before`; their files may go after the commit (`not_held`).
 
-    With `untagged` also manifests older than that which have no tag, belong to no index and are attached to nothing.
+    `untagged`: also manifests older than `before` that have no tag, belong to no index and are attached to nothing.
     """
     if untagged:
         _forget_untagged(session, before)
@@ -291,13 +291,13 @@ def forget_unused(session: Session, before: float, *, untagged: bool = False) ->
 
 
 def not_held(session: Session, digests: Iterable[str]) -> list[str]:
-    """Those of the digests that are neither a manifest nor held by a repository."""
+    """The digests that are neither a manifest nor held by a repository."""
     kept = set(session.scalars(select(StoredManifest.digest))) | set(session.scalars(select(Holding.digest)))
     return [digest for digest in digests if digest not in kept]
 
 
 def _forget_untagged(session: Session, before: float) -> None:
-    """An index may hold the last reference to another one, so this goes on until nothing more can be forgotten."""
+    """Forget untagged manifests, repeatedly: an index may hold the last reference to another one."""
     while True:
         rows = session.scalars(select(StoredManifest)).all()
         used = {(t.repository, t.digest) for t in session.scalars(select(Tag))} | {(r.repository, d) for r in rows for d in r.needs}

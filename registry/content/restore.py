@@ -1,7 +1,7 @@
-"""Puts a backup in the place of what a registry has: first its files, beside the others, then all rows and files in one commit.
+"""Replace the contents of a registry by a backup: first its files, beside the others, then all rows and files in one commit.
 
 The registry has another number afterwards, and goes on from a generation that it never had: nodes, which compare it with the last one they
-were told, take what is wanted now as new.
+know, take the wanted state as new.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from registry.store import identity
 from registry.store.models import Deployment, Setting, StoredManifest
 from udo_protocol.errors import Conflict, UsageError
 
-# More changes than anybody makes between a backup and its return.
+# More changes than anybody makes between a backup and its restore.
 _AHEAD = 1_000_000
 _PIECE = 1 << 20
 _WHAT = "expected a file made by: udo registry backup"
@@ -45,7 +45,7 @@ class Unpacked:
 
 @contextmanager
 def unpacked(stream: IO[bytes], folder: Path) -> Iterator[Unpacked]:
-    """The backup that is read from `stream`; its files are gone at the end unless taken. UsageError if it is none, or not whole."""
+    """Read a backup from `stream`; its files are removed at the end unless taken. UsageError if it is not a backup, or incomplete."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="restore-") as place:
         documents, files = dict[str, bytes](), dict[str, Path]()
         try:
@@ -103,7 +103,7 @@ def _checked(documents: dict[str, bytes], files: dict[str, Path]) -> Unpacked:
 
 
 def put(session: Session, blobs: Blobs, folder: Path, caller: Caller, backup: Unpacked, revision: str, *, replace: bool) -> dict[str, Any]:
-    """In one commit; what was restored. Conflict for a registry that has something, unless it is to be replaced."""
+    """Restore in one commit; returns a summary. Conflict if the registry is not empty, unless `replace`."""
     if backup.head["revision"] != revision:
         raise UsageError(
             f"the backup has tables of revision {backup.head['revision']}, this registry of {revision}: restore it with the release "
@@ -146,7 +146,7 @@ _HAS = {"images": StoredManifest, "deployments": Deployment}
 
 
 def _continue_numbers(session: Session, table: str, keys: list[str]) -> None:
-    """The database numbers new rows behind the restored ones."""
+    """Let the database number new rows after the restored ones."""
     if keys != ["id"]:
         return
     session.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), COALESCE((SELECT max(id) FROM {table}), 0) + 1, false)"))

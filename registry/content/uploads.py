@@ -1,7 +1,7 @@
-"""Uploads under way: bytes are appended to a file as they come and become a blob only if they have the digest announced.
+"""Uploads under way: bytes are appended to a file as they arrive, and become a blob only if they have the announced digest.
 
-An upload that breaks off keeps what came, also across a restart, so that it can be resumed; it vanishes after a time
-without a byte, or before that when there are too many. Of a layer never more than a few pieces are in memory.
+An upload that breaks off keeps its bytes, also across a restart, so that it can be resumed; it is removed after a time
+without a byte, or earlier if there are too many. No more than a few pieces of a layer are in memory at a time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ID = re.compile(r"[0-9a-f]{48}")
 
 
 def tidy(root: Path) -> None:
-    """Remove small blobs that a registry which was killed did not finish, from the blobs' folder; while no other process uses that."""
+    """Remove incomplete small blobs that a killed registry left in the blobs' folder; only while no other process uses the folder."""
     for path in (root / INCOMING).glob("*"):
         if not _ID.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 class Upload:
-    """One upload. Requests for it that come while another one is served, by whichever process, are refused."""
+    """One upload. Requests for it are refused while another one is served, by whichever process."""
 
     def __init__(self, path: Path, blobs: Blobs) -> None:
         self.id, self._path, self._blobs = path.name, path, blobs
@@ -42,7 +42,7 @@ class Upload:
 
     @property
     def offset(self) -> int:
-        """Bytes that have come."""
+        """The number of bytes received."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class Upload:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """The upload for one request alone; UploadInvalid while another one has it."""
+        """Hold the upload for one request alone; UploadInvalid while another one has it."""
         if not self._busy.acquire(blocking=False):
             raise self._is_busy()
         try:
@@ -73,7 +73,7 @@ class Upload:
         return UploadInvalid(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
 
     def append(self, fill: Fill, length: int | None, most: int) -> None:
-        """Take what `fill` puts into buffers, `length` bytes of it if known, up to `most` in the whole upload."""
+        """Append the bytes that `fill` puts into buffers: `length` of them if known, up to `most` in the whole upload."""
         begin = at = self.offset
         if length is not None and at + length > most:
             raise SizeInvalid(f"a blob may have {most} bytes; this would be {at + length}")
@@ -92,7 +92,7 @@ class Upload:
             raise UploadInvalid(f"{came} bytes came of {length} announced: truncated; resume from byte {at}")
 
     def _hashing(self, begin: int) -> Callable[[memoryview], None]:
-        """Hash on, unless the registry was restarted meanwhile: then `verify` reads all of it."""
+        """A function that hashes on, unless the registry was restarted meanwhile: then `verify` reads the whole file."""
 
         def hash_on(piece: memoryview) -> None:
             nonlocal begin
@@ -110,12 +110,12 @@ class Upload:
             raise UploadInvalid(f"the connection broke: {e}; resume the upload from its last byte") from e
 
     def must_begin_at(self, begin: int) -> None:
-        """RangeInvalid unless the upload stands there."""
+        """RangeInvalid unless the upload has exactly `begin` bytes."""
         if begin != self.offset:
             raise RangeInvalid(f"upload {self.id} stands at byte {self.offset}, the chunk begins at {begin}", self.offset)
 
     def verify(self, digest: str) -> int:
-        """Bring the file to the disk; its size. DigestInvalid if its bytes do not have that digest, and the upload is gone."""
+        """Sync the file to the disk; returns its size. DigestInvalid, and the upload is removed, if its bytes have another digest."""
         algorithm = check_digest(digest).partition(":")[0]
         size = self.offset
         with self._path.open("rb") as file:
@@ -128,18 +128,18 @@ class Upload:
         return size
 
     def keep(self, digest: str) -> None:
-        """Make it the blob it has been verified to be."""
+        """Make it a blob under the digest that has been verified."""
         self._blobs.keep(self._path, digest)
 
     def cancel(self) -> None:
-        """Forget it and what came."""
+        """Remove the upload and its bytes."""
         self._path.unlink(missing_ok=True)
 
 
 class Uploads:
-    """All uploads under way, at most `most`. An upload's name ends with a mark of its repository, so that no other one can finish it.
+    """All uploads under way, at most `most`. An upload's name ends with a mark of its repository, so that no other repository finishes it.
 
-    `silence_s`: an upload that has received nothing for longer is removed when there are too many.
+    `silence_s`: when there are too many, uploads that have received nothing for longer than this are removed.
     """
 
     def __init__(self, blobs: Blobs, most: int, silence_s: float) -> None:
@@ -148,7 +148,7 @@ class Uploads:
         self._lock = threading.Lock()
 
     def begin(self, repository: str, now: float) -> Upload:
-        """A new upload with no bytes yet; TooManyUploads if there is no room for it."""
+        """A new, empty upload; TooManyUploads if there is no room for it."""
         path = self._blobs.incoming / (secrets.token_hex(16) + _mark(repository))
         with self._lock:
             there = self._by_age()
@@ -161,7 +161,7 @@ class Uploads:
         return self.find(repository, path.name)
 
     def find(self, repository: str, name: str) -> Upload:
-        """The upload of that name, UploadUnknown if it is none of this repository."""
+        """The upload of that name; UploadUnknown if this repository has none."""
         path = self._blobs.incoming / name
         with self._lock:
             if not _ID.fullmatch(name) or not name.endswith(_mark(repository)) or not path.exists():
@@ -170,7 +170,7 @@ class Uploads:
             return self._known.setdefault(name, Upload(path, self._blobs))
 
     def expire(self, before: float) -> int:
-        """Forget what has not got a byte since `before` (seconds since the epoch); how many those were."""
+        """Remove uploads that have received nothing since `before` (seconds since the epoch); returns their number."""
         with self._lock:
             gone = sum(self._forget(path) for last_byte, path in self._by_age() if last_byte < before)
             self._known = {n: u for n, u in self._known.items() if (self._blobs.incoming / n).exists()}
@@ -181,14 +181,14 @@ class Uploads:
         return sorted((_last_byte(path), path) for path in self._blobs.incoming.iterdir() if _ID.fullmatch(path.name))
 
     def _forget(self, path: Path) -> bool:
-        """Unless a request is using it: no request can take it between this check and the removal of its file."""
+        """Remove the upload; False while a request uses it: none can take it between this check and the removal of its file."""
         upload = self._known.setdefault(path.name, Upload(path, self._blobs))
         try:
             with upload.taken():
                 upload.cancel()
         except UploadInvalid:
             return False
-        except UploadUnknown:  # another process has done so, or finished it
+        except UploadUnknown:  # another process has removed or finished it
             pass
         return True
 

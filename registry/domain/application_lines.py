@@ -1,6 +1,6 @@
-"""The journals of applications' managers in the database: segments that are only appended to, of which the last ones are kept.
+"""The journals of applications' managers in the database: append-only segments, of which the last ones are kept.
 
-A segment begins with what decides, and replays to the same decisions: a registry that starts gets the manager's memory back from it.
+A segment begins with the manager's header and replays to the same decisions: a registry that starts restores the manager's memory from it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _log = logging.getLogger(__name__)
 
 
 def last_segment(session: Session, name: str) -> int:
-    """Its number; 0 if there is none."""
+    """The number of the last segment; 0 if there is none."""
     return session.scalar(select(func.max(ApplicationLine.segment)).where(ApplicationLine.application == name)) or 0
 
 
 def lines(session: Session, name: str, segment: int) -> list[str]:
-    """Of one segment."""
+    """The lines of one segment."""
     chosen = (ApplicationLine.application == name, ApplicationLine.segment == segment)
     return list(session.scalars(select(ApplicationLine.line).where(*chosen).order_by(ApplicationLine.id)))
 
 
 def segments(session: Session, name: str) -> list[tuple[int, list[str]]]:
-    """All that are kept, oldest first."""
+    """All kept segments, oldest first."""
     numbers = select(ApplicationLine.segment).where(ApplicationLine.application == name).distinct().order_by(ApplicationLine.segment)
     return [(number, lines(session, name, number)) for number in session.scalars(numbers).all()]
 
@@ -53,7 +53,7 @@ def latest(session: Session, name: str) -> list[dict[str, Any]]:
 
 
 def go_on(session: Session, name: str, header: Header) -> tuple[ApplicationManager, int] | None:
-    """The manager as it was after its last decision, and its segment; None if that was decided otherwise, is full, or damaged."""
+    """The manager as it was after its last decision, and its segment; None if that has another header, is full, or damaged."""
     number = last_segment(session, name)
     there = lines(session, name, number)
     if not there or len(there) > SEGMENT_LINES:
@@ -72,7 +72,7 @@ def go_on(session: Session, name: str, header: Header) -> tuple[ApplicationManag
 
 
 def begin(session: Session, name: str, header: Header) -> tuple[ApplicationManager, int]:
-    """A new segment; those beyond the kept ones go."""
+    """Begin a new segment; drop the oldest ones beyond those kept."""
     number = last_segment(session, name) + 1
     _append(session, name, number, journal.first_line(header))
     old = (ApplicationLine.application == name, ApplicationLine.segment <= number - KEPT_SEGMENTS)
@@ -81,12 +81,12 @@ def begin(session: Session, name: str, header: Header) -> tuple[ApplicationManag
 
 
 def decided(session: Session, name: str, segment: int, entry: ApplicationEntry) -> None:
-    """Write a decision down."""
+    """Record a decision."""
     _append(session, name, segment, application_line(entry))
 
 
 def executed(session: Session, name: str, segment: int, outcome: GrantOutcome) -> None:
-    """Write down what became of a grant, if its segment is still there."""
+    """Record the outcome of a grant, if its segment still exists."""
     if lines_there := session.scalar(
         select(func.count()).where(ApplicationLine.application == name, ApplicationLine.segment == segment).select_from(ApplicationLine)
     ):

@@ -1,9 +1,9 @@
-"""The Application Managers: what nodes tell about deployments of applications, a decision at each interval, and grants for nodes to take.
+"""The Application Managers: figures from nodes about applications' deployments, a decision per interval, and grants for nodes to take.
 
-Nodes tell their figures and proposals every few seconds, and take what was granted with the answer; what they told is kept in memory only.
-A decision is in the journal before anything is granted. A grant is handed out until its node says what became of it, or until it has grown
-old: a node that is away carries out nothing later. With a registry that is away nothing is granted, and nothing stops. Of several
-registry processes one decides (Store.leads); the others send nodes on.
+Nodes send their figures and proposals every few seconds, and receive the grants with the answer; reports are kept in memory only.
+A decision is in the journal before anything is granted. A grant is handed out until its node reports the outcome, or until it is too
+old: a node that was away carries out nothing late. While the registry is away nothing is granted, and nothing stops. Of several registry
+processes one decides (Store.leads); the others refuse nodes' reports, which then go to that one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from registry.store.store import Store
 from udo_protocol import supervised
 from udo_protocol.errors import UdoError, Unavailable, UsageError
 
-# What a node told is good for so long: it tells every few seconds.
+# A node's figures count for this long: it sends them every few seconds.
 TOLD_S = 10.0
-# A grant that was not taken within this is void: its proposal is of other figures by then.
+# A grant not taken within this time is void: its proposal is based on old figures by then.
 GRANT_S = 30.0
 _LOOK_S = 0.25
 _HOUR_S = 3600.0
@@ -53,7 +53,7 @@ class PartBody(BaseModel):
 
 
 class DoneBody(BaseModel):
-    """What became of a grant."""
+    """The outcome of a grant."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -99,8 +99,8 @@ class _Running:
     segment: int
     due_s: float = 0.0
     last: ApplicationEntry | None = None
-    down_s: dict[tuple[str, str], float] = field(default_factory=dict)  # (node, deployment) -> as last told
-    judged: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, deployment) -> proposals of that number have been granted
+    down_s: dict[tuple[str, str], float] = field(default_factory=dict)  # (node, deployment) -> as last reported
+    judged: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, deployment) -> number of the proposals granted last
 
 
 class ApplicationManagers:
@@ -116,9 +116,9 @@ class ApplicationManagers:
         self._steps = Steps(store)
 
     def take(self, node: str, said: ToldBody) -> dict[str, Any]:
-        """A node tells; {hosts: {node: {use, room}}, grants: [{id, application, number, before, plan}], moves: as Steps.left} for it.
+        """Take a node's report; {hosts: {node: {use, room}}, grants: [{id, application, number, before, plan}], moves: see Steps.left}.
 
-        Unavailable if another process decides: its client goes on to that one.
+        Unavailable if another process decides: the client goes on to that one.
         """
         if not self._leads:
             raise Unavailable("another process of this registry decides about applications")
@@ -139,7 +139,7 @@ class ApplicationManagers:
         return {"hosts": hosts, "grants": grants, "moves": self._steps.left.get(node, [])}
 
     def _outcomes(self, node: str, said: ToldBody, now: float) -> list[tuple[_Grant, GrantOutcome]]:
-        """Of grants that are over: those that the node has done, and those that it has not taken in time."""
+        """Outcomes of grants that are over: the node has carried them out, or has not taken them in time."""
         done, left, found = {d.id: d for d in said.done}, list[_Grant](), list[tuple[_Grant, GrantOutcome]]()
         for grant in self._grants.get(node, []):
             told, plan = done.get(grant.id), grant.proposal.plan
@@ -154,12 +154,12 @@ class ApplicationManagers:
         return found
 
     def delays(self) -> dict[str, dict[str, float]]:
-        """Round trips in ms from each node that tells, to the others."""
+        """Round trips in ms from each reporting node to the others."""
         with self._lock:
             return {node: dict(told.delays_ms) for node, (at, told) in self._told.items() if self._clock() - at < TOLD_S}
 
     def now(self, name: str, wish: ApplicationWish) -> dict[str, Any] | None:
-        """How the application fared at the last decision: {at, response_ms, downtime_percent, kept, chain}; None before the first."""
+        """The application's figures at the last decision: {at, response_ms, downtime_percent, kept, chain}; None before the first."""
         with self._lock:
             running = self._running.get(name)
             last = running.last if running else None
@@ -174,7 +174,7 @@ class ApplicationManagers:
         }
 
     def run(self, stopping: Event) -> None:
-        """Decide about whatever is due, until the registry stops."""
+        """Decide about the applications that are due, until the registry stops."""
         while not stopping.wait(_LOOK_S):
             try:
                 self.tick()
@@ -182,7 +182,7 @@ class ApplicationManagers:
                 supervised.failed("applications")
 
     def tick(self) -> None:
-        """One look at all applications."""
+        """Look at all applications once."""
         self._leads = self._store.leads()
         if not self._leads:
             with self._lock:
@@ -205,7 +205,7 @@ class ApplicationManagers:
                 self._decide(name, wish, running, live, now)
 
     def _begin(self, name: str, wish: ApplicationWish, now: float) -> None:
-        """Go on with its journal, or begin a segment; the first decision is an interval later, when nodes have told."""
+        """Continue its journal, or begin a segment; the first decision comes an interval later, when nodes have reported."""
         header = _header(name, wish)
         with self._store.write() as session:
             manager, segment = application_lines.go_on(session, name, header) or application_lines.begin(session, name, header)
@@ -241,7 +241,7 @@ class ApplicationManagers:
                     self._carry_out(session, name, running.segment, entry.number, p, now)
                 full = entry.number >= application_lines.SEGMENT_LINES
                 begun = application_lines.begin(session, name, running.manager.header) if full else None
-        except Exception:  # the manager's memory has what the journal has not: it is regained from there
+        except Exception:  # the manager's memory is ahead of the journal: it is restored from there
             with self._lock:
                 self._running.pop(name, None)
             raise
@@ -256,7 +256,7 @@ class ApplicationManagers:
                     self._grants.setdefault(p.node, []).append(_Grant(name, segment, entry.number, p, now))
 
     def _carry_out(self, session: Session, name: str, segment: int, number: int, p: Proposal, now: float) -> None:
-        """What the registry does itself: another placement of a deployment over nodes. With the decision, or not at all."""
+        """Carry out a step of the registry itself, another placement of a deployment over nodes, in the commit of the decision."""
         by, error = Caller(f"application {name}", "registry", now), ""
         try:
             step = (name, segment, number, round(now, 3))
@@ -275,12 +275,12 @@ def _header(name: str, wish: ApplicationWish) -> Header:
 
 
 def _part(name: str, told: Mapping[str, ToldBody], silent: str, down_s: dict[tuple[str, str], float]) -> ChainPart:
-    """A deployment over all nodes that tell of it; `down_s` is brought up to date."""
+    """A deployment over all nodes that report it; updates `down_s`."""
     there = {node: part for node, said in told.items() for part in said.deployments if part.deployment == name}
     down = 0.0
     for node, part in there.items():
-        before = down_s.get((node, name), part.down_s)  # what was before the first look is not this application's
-        down += part.down_s - before if part.down_s >= before else part.down_s  # its node manager has started again
+        before = down_s.get((node, name), part.down_s)  # downtime before the first look is not this application's
+        down += part.down_s - before if part.down_s >= before else part.down_s  # its node manager was restarted
         down_s[node, name] = part.down_s
     missing = "; ".join(f"node {node}: {part.missing}" for node, part in sorted(there.items()) if part.missing)
     if silent:

@@ -1,9 +1,8 @@
-"""Granted steps that are under way: of deployments with state over nodes, whose key groups a node moves (keyed_steps.py).
+"""Granted steps under way, of deployments with state over nodes: a node moves their key groups (keyed_steps.py).
 
-A step is kept with the deployment's placement. At each look what is left of it is handed to the node that proposed it, again and again,
-until that is nothing, or the node says that it has done it. So neither the registry nor the node need remember anything of it. It is given
-up when it has not come to its end for long, or its application is no longer to carry out what it is granted; never while key groups are
-between two slots.
+A step is kept with the deployment's placement. Each look hands the rest of the step to the node that proposed it, until nothing is left or
+the node reports that it has done it. So neither the registry nor the node needs to remember anything of the step. A step is given up when
+it has not ended for long (STEP_S), or its application may no longer carry out grants; never while key groups are between two slots.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ STEP_S = 600.0
 
 
 class Steps:
-    """See the module. `look` is called by one thread, the others by any."""
+    """See the module. `look` is called by one thread, the other methods by any."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._said: dict[str, str] = {}  # step -> the node's last word: '' when it has done its part
+        self._said: dict[str, str] = {}  # step -> the node's last report: '' when it has done its part
         self.left: Mapping[str, list[dict[str, Any]]] = {}  # node -> [{id, deployment, kind, moves: [[place, groups]], runs_to, slots}]
-        self._deployments: set[str] | None = None  # that have steps under way; None: not known yet
+        self._deployments: set[str] | None = None  # those with steps under way; None: not known yet
 
     def forget(self) -> None:
-        """Another process decides from here on."""
+        """Forget all steps: another process decides from now on."""
         self._said, self.left, self._deployments = {}, {}, None
 
     def begun(self, deployment: str) -> None:
-        """It has a step under way."""
+        """Note that the deployment has a step under way."""
         self._deployments = {*(self._deployments or ()), deployment}
 
     def busy(self, deployment: str) -> bool:
-        """Whether it has a step under way."""
+        """Whether the deployment has, or may have, a step under way."""
         return self._deployments is None or deployment in self._deployments
 
     def heard(self, identity: str, error: str) -> None:
-        """A node says what became of its part of a step."""
+        """Take a node's report about its part of a step."""
         self._said[identity] = error
 
     def look(self, wanted: Mapping[str, ApplicationWish], now_s: float) -> None:
-        """Go on with what can, and hand out what is left to the nodes."""
+        """Continue the steps that are ready, and hand the rest out to the nodes."""
         if self._deployments == set():
             return
         left, there = dict[str, list[dict[str, Any]]](), dict[str, str]()
@@ -59,7 +58,7 @@ class Steps:
         for name, now, part in found:
             assert now.step is not None
             there[_identity(name, now)] = name
-            if part:  # the next look sees how far it is then
+            if part:  # the next look sees its progress
                 self._go_on(name, wanted, now_s)
             else:
                 left.setdefault(now.step.node, []).append(_left(name, now))
@@ -67,7 +66,7 @@ class Steps:
         self._said = {identity: error for identity, error in self._said.items() if identity in there}
 
     def _part(self, deployment: Deployment, now: Placement, wanted: Mapping[str, ApplicationWish], now_s: float) -> str:
-        """What is to come next: 'emptied', 'done', 'given up', or '' while the node does its part."""
+        """The next part of the step: 'emptied', 'done', 'given up', or '' while the node does its part."""
         step, application = now.step, wanted.get(now.step.application) if now.step else None
         if step is None or now.moving is not None:
             return ""
@@ -77,7 +76,7 @@ class Steps:
         return "" if (ours or step.gone) and now_s - step.at_s <= STEP_S else "given up"
 
     def _go_on(self, name: str, wanted: Mapping[str, ApplicationWish], now_s: float) -> None:
-        """Looks again, as what only reads may be behind."""
+        """Continue the deployment's step, read again as the writer: a reader may be behind."""
         with self._store.write() as session:
             for deployment, now in spread_steps.under_way(session, name):
                 step, part = now.step, self._part(deployment, now, wanted, now_s)
@@ -91,7 +90,7 @@ class Steps:
 
 
 def _left(name: str, now: Placement) -> dict[str, Any]:
-    """`slots`: how many the node is to have by now; None while that does not matter."""
+    """The rest of a step. `slots`: how many the node must have by now; None while that does not matter."""
     assert now.step is not None
     about = {"id": _identity(name, now), "deployment": name, "kind": now.step.kind}
     slots = now.nodes.count(now.step.node) if now.step.gone else None

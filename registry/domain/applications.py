@@ -1,7 +1,7 @@
 """Applications: deployments that are named together in the order of their chain, with an SLA (elasticity/scaling/application_wish.py).
 
-A deployment belongs to one application at most. It is not undeployed while it does; to remove the application leaves its deployments as
-they are.
+A deployment belongs to one application at most, and cannot be undeployed while it does; removing the application leaves its deployments
+as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_APPLICATIONS = 1000
 
 
 class ChangedApplication(BaseModel):
-    """Body of POST /api/v1/applications/<name>; what is not given stays as it is. A setting of null is removed."""
+    """Body of POST /api/v1/applications/<name>; fields not given stay as they are. A setting of null is removed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -44,7 +44,7 @@ class NewApplication(ChangedApplication):
 
 
 def find_application(session: Session, name: str) -> Application:
-    """The application of that name; NotFound lists near ones."""
+    """The application of that name; NotFound lists similar names."""
     if found := session.get(Application, name):
         return found
     raise NotFound(f"no application {name!r}{catalogue.near(name, list(session.scalars(select(Application.name))))}")
@@ -56,7 +56,7 @@ def wishes(session: Session) -> dict[str, ApplicationWish]:
 
 
 def memberships(session: Session) -> dict[str, dict[str, Any]]:
-    """Of each deployment that belongs to an application, what nodes are told of that."""
+    """For each deployment of an application, the part of the application that nodes receive with it."""
     return {d: wish.handed_out(name) for name, wish in wishes(session).items() for d in wish.deployments}
 
 
@@ -68,13 +68,13 @@ def require_free(session: Session, deployment: str, what: str) -> None:
 
 
 def require_no_application(session: Session, name: str) -> None:
-    """Conflict if an application has that name: decisions are asked for by it (udo events)."""
+    """Conflict if an application has that name: `udo events` asks for decisions by the name of either."""
     if session.get(Application, name):
         raise Conflict(f"there is an application {name!r}: a deployment needs another name")
 
 
 def create_application(session: Session, caller: Caller, new: NewApplication) -> tuple[Application, bool]:
-    """(application, whether it is new). The same again is fine, another one under that name is a Conflict."""
+    """(application, whether it is new). The same again is fine; a different one under that name is a Conflict."""
     wish = ApplicationWish.parse(_given({}, new))
     if old := session.get(Application, new.name):
         if ApplicationWish.parse(old.wish) == wish:
@@ -93,7 +93,7 @@ def create_application(session: Session, caller: Caller, new: NewApplication) ->
 
 
 def change_application(session: Session, caller: Caller, name: str, body: ChangedApplication) -> Application:
-    """With these entries from now on; nodes are told."""
+    """Change these entries; nodes receive them."""
     found = find_application(session, name)
     wish = ApplicationWish.parse(_given(found.wish, body))
     if wish == ApplicationWish.parse(found.wish):
@@ -106,7 +106,7 @@ def change_application(session: Session, caller: Caller, name: str, body: Change
 
 
 def remove_application(session: Session, caller: Caller, name: str) -> None:
-    """Its deployments stay, and decide by their own modes again. Its journal goes."""
+    """Remove the application and its journal. Its deployments stay, and decide by their own modes again."""
     session.delete(find_application(session, name))
     session.execute(delete(ApplicationLine).where(ApplicationLine.application == name))
     bump(session)
@@ -114,7 +114,7 @@ def remove_application(session: Session, caller: Caller, name: str) -> None:
 
 
 def describe_application(a: Application) -> dict[str, Any]:
-    """As shown without a token."""
+    """An application as shown without a token."""
     return {"name": a.name, **ApplicationWish.parse(a.wish).record(), "created_at": iso(a.created_at)}
 
 

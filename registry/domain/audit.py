@@ -1,4 +1,4 @@
-"""The audit trail: who, when, what, from which digest to which. Appended in the same commit as the deed; never holds values."""
+"""The audit trail: who, when, what, from which digest to which. Appended in the same commit as the action; never holds values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("registry.domain.audit")
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asked, as they say, and from where."""
+    """The caller's name as given, its address, and the time."""
 
     who: str
     address: str

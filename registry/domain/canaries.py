@@ -1,4 +1,4 @@
-"""Canaries: bodies of requests, what one may be asked for, and how it is told. Its course is in updates.py."""
+"""Canaries: request bodies, checks, and descriptions for people. Their course is in updates.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ConditionText = Annotated[str, WithJsonSchema({"type": "string", "pattern": _SHO
 class CanaryBody(BaseModel):
     """The canary of an update: `percent` of the new lanes for `for_s`, rolled back at once when a condition holds.
 
-    Of a keyed operator: of the key groups, tried beside the serving version.
+    For a keyed operator: `percent` of the key groups, tried beside the serving version.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -54,12 +54,12 @@ class MeasuredBody(BaseModel):
 
 
 def is_keyed(deployment: Deployment) -> bool:
-    """Whether it keeps state: then its canary answers nobody."""
+    """Whether the deployment keeps state: then no caller receives its canary's answers."""
     return bool(deployment.version.manifest.get("key"))
 
 
 def tries(deployment: Deployment, canary: dict[str, Any]) -> str:
-    """What a canary is given."""
+    """The share that the canary gets, for people."""
     if not is_keyed(deployment):
         return f"{canary['percent']:g} % of the new lanes"
     groups = int(deployment.limits.get("key_groups", KEY_GROUPS))
@@ -67,12 +67,12 @@ def tries(deployment: Deployment, canary: dict[str, Any]) -> str:
 
 
 def conditions(canary: dict[str, Any]) -> str:
-    """By what it is rolled back."""
+    """The conditions for its rollback, for people."""
     return " or ".join([*canary["rollback_if"], f"fewer than {canary['min_events']} events came"])
 
 
 def require_canary(deployment: Deployment, new: Version, canary: dict[str, Any], *, moves: bool) -> None:
-    """UsageError or Conflict if such a canary could tell nothing."""
+    """UsageError or Conflict if the canary could show nothing."""
     if not is_keyed(deployment) and any(Condition.parse(text).measure == DIFFERENT for text in canary["rollback_if"]):
         raise UsageError(
             f"condition {DIFFERENT!r}: expected a keyed deployment, {deployment.name!r} is not: its canary answers events that the serving "

@@ -1,4 +1,4 @@
-"""Operators and their immutable versions: an image becomes one by a label of its config that is an operator's manifest."""
+"""Operators and their immutable versions: an image becomes a version if a label of its config is an operator's manifest."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ LABEL = "dev.udo.manifest"
 LAYER = "dev.udo.layer"
 # The config of an image with a thousand history entries has some 100 KiB; it is read into memory.
 CONFIG_BYTES = 4 << 20
-# Every node is told the operator's manifest with every change; one with a thousand columns has 50 KiB.
+# Every node receives the operator's manifest with every change; one with a thousand columns has 50 KiB.
 LABEL_BYTES = 256 << 10
-# As many as container engines stack.
+# The most layers that container engines stack.
 LAYERS_MOST = 127
 
 
 def near(name: str, names: list[str]) -> str:
-    """A sentence with the names closest to `name`, or all of a few."""
+    """A clause with the names closest to `name`, or the first few if none is close."""
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:5]
     return f"; there are: {', '.join(close)}" if close else "; there are none yet"
 
 
 def find(session: Session, name: str, ref: str = LATEST) -> Version:
-    """The version under a tag, a digest or `latest` (the one pushed last); NotFound lists near ones."""
+    """The version under a tag, a digest or `latest` (the one pushed last); NotFound lists similar names."""
     query = select(Version).where(Version.name == name).order_by(Version.id.desc()).limit(1)
     if ref != LATEST:
         query = query.where(or_(Version.version == ref, Version.digest == ref))
@@ -69,10 +69,10 @@ def operators(session: Session) -> list[dict[str, Any]]:
 
 
 def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: str, digest: str, image: ImageManifest) -> Version | None:
-    """The new version of an image whose config is labelled as an operator; None for a plain image, or a version that is known.
+    """The new version of an image whose config is labelled as an operator; None for a plain image or a known version.
 
     An operator's own repository has its name, and a tag there its version: anything else is refused. A repository with a
-    slash cannot be an operator's; what is copied there stays a plain image.
+    slash cannot be an operator's; images copied there stay plain images.
     """
     if "/" in repository or (label := label_of(blobs, image)) is None:
         return None
@@ -106,7 +106,7 @@ def admit(session: Session, blobs: Blobs, caller: Caller, repository: str, tag: 
 
 
 def label_of(blobs: Blobs, image: ImageManifest) -> Any:
-    """What the image's config has as label for an operator's manifest; None of a plain image."""
+    """The label of the image's config for an operator's manifest; None for a plain image."""
     if image.config is None or image.config.media_type not in IMAGE_CONFIGS:
         return None
     if image.config.size > CONFIG_BYTES:
@@ -131,7 +131,7 @@ def _labelled(text: Any) -> Manifest:
 def retire(session: Session, version: Version, *, force: bool = False) -> None:
     """Make it a plain image again; Conflict while a deployment or a running update uses it.
 
-    Without `force` also while a deployment would go back to it; with it that goes back to an earlier one.
+    Without `force` also while a deployment would roll back to it; with it, the deployment would roll back to an earlier version.
     """
     users = list(session.scalars(select(Deployment.name).where(Deployment.version_id == version.id)))
     open_update = select(Update.deployment).where(

@@ -1,4 +1,4 @@
-"""What an update changes of a deployment's variables, secrets and files: named ones are set, or removed by null; all others stay."""
+"""An update's changes of a deployment's variables, secrets and files: named ones are set, or removed by null; all others stay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConfigBody(BaseModel):
 
 
 def changed(deployment: Deployment, body: ConfigBody | None) -> dict[str, Any] | None:
-    """Its variables, secrets and files after the change; None if they stay as they are. NotFound if what is to be removed is not there."""
+    """Variables, secrets and files after the change; None if they stay as they are. NotFound if one to remove is missing."""
     if body is None:
         return None
     before = {kind: dict(getattr(deployment, kind)) for kind in KINDS}
@@ -42,7 +42,7 @@ def changed(deployment: Deployment, body: ConfigBody | None) -> dict[str, Any] |
             elif after[kind].pop(name, None) is None:
                 there = ", ".join(sorted(before[kind])) or "none"
                 raise NotFound(f"deployment {deployment.name!r} has no {what} {name!r} to remove; there are: {there}")
-    for kind, other in (("env", "secrets"), ("secrets", "env")):  # a variable has one value: the one that was given last
+    for kind, other in (("env", "secrets"), ("secrets", "env")):  # a variable has one value: the one given last
         for name, value in getattr(body, kind).items():
             if value is not None and name in before[other]:
                 after[other].pop(name, None)
@@ -50,7 +50,7 @@ def changed(deployment: Deployment, body: ConfigBody | None) -> dict[str, Any] |
 
 
 def told(body: ConfigBody | None) -> str:
-    """What is changed, by name: values may be secrets."""
+    """The changed entries by name only: values may be secrets."""
     if body is None:
         return ""
     named = [f"{'without ' * (value is None)}{what} {name}" for kind, what in KINDS.items() for name, value in getattr(body, kind).items()]

@@ -37,7 +37,7 @@ EPOCHS_KEPT = 100
 
 
 def require_files(files: dict[str, str]) -> None:
-    """ValueError unless these are base64 under relative paths that stay inside."""
+    """ValueError unless these are base64 under relative paths that stay inside the operator's directory."""
     for name, content in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
@@ -49,7 +49,7 @@ def require_files(files: dict[str, str]) -> None:
 
 
 class ElasticityBody(BaseModel):
-    """What the controllers are to do about a deployment (elasticity.scaling.modes.Elasticity); what is not given stays as it is."""
+    """Settings of the controllers for a deployment (elasticity.scaling.modes.Elasticity); fields not given stay as they are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -62,7 +62,7 @@ class ElasticityBody(BaseModel):
 
 
 class ScaleBody(BaseModel):
-    """Body of POST /api/v1/deployments/<name>/scale; what is not given stays as it is."""
+    """Body of POST /api/v1/deployments/<name>/scale; fields not given stay as they are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,8 +82,8 @@ class NewDeployment(BaseModel):
     env: dict[EnvName, EnvValue] = {}
     secrets: dict[EnvName, EnvValue] = {}
     files: dict[str, str] = {}
-    slots: int = Field(default=1, ge=1, le=MOST_SLOTS)  # on each node; or in all
-    over_nodes: bool = False  # in all, spread over the nodes
+    slots: int = Field(default=1, ge=1, le=MOST_SLOTS)  # on each node; with over_nodes in all
+    over_nodes: bool = False  # slots in all, spread over the nodes
     replicas: int = Field(default=0, ge=0, le=MOST_REPLICAS)  # of each slot, on other nodes
     policy: Literal["fail", "dead-letter"] = "fail"
     limits: dict[str, float] = {}
@@ -113,14 +113,14 @@ class NewDeployment(BaseModel):
 
 
 def find(session: Session, name: str) -> Deployment:
-    """The deployment of that name; NotFound lists near ones."""
+    """The deployment of that name; NotFound lists similar names."""
     if deployment := session.get(Deployment, name):
         return deployment
     raise NotFound(f"no deployment {name!r}{catalogue.near(name, list(session.scalars(select(Deployment.name))))}")
 
 
 def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
-    """A deployment as shown without a token: names of secrets and files, never their values. On a node that is not live its state
+    """A deployment as shown without a token: names of secrets and files, never their values. Its state on a node that is not live
     is `away`."""
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
@@ -155,8 +155,8 @@ def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
 
 
 def create(session: Session, caller: Caller, new: NewDeployment, there: Presence) -> tuple[Deployment, bool]:
-    """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; another one under
-    that name is a Conflict."""
+    """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; a different one
+    under that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
     _require_groups(new.name, version.manifest, new.limits, new.slots)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
@@ -201,20 +201,20 @@ def create(session: Session, caller: Caller, new: NewDeployment, there: Presence
 
 
 def _require_groups(name: str, manifest: Mapping[str, Any], limits: Mapping[str, Any], slots: int) -> None:
-    """UsageError for more slots of a keyed deployment than it has key groups."""
+    """UsageError if a keyed deployment would have more slots than key groups."""
     if manifest.get("key") and slots > (groups := int(limits.get("key_groups", KEY_GROUPS))):
         raise UsageError(f"deployment {name!r} has {groups} key groups: expected at most as many slots, got {slots}")
 
 
 def _require_replicable(name: str, manifest: Mapping[str, Any], over_nodes: bool, count: int) -> None:
-    """UsageError for replicas of what has no state, or whose slots are not placed by the registry."""
+    """UsageError for replicas of a deployment without state, or whose slots the registry does not place."""
     if count and not (over_nodes and manifest.get("key")):
         kind = "is spread over nodes" if manifest.get("key") else "keeps state"
         raise UsageError(f"deployment {name!r}: expected replicas only of one that {kind}; got {count}")
 
 
 def _placed(new: NewDeployment, nodes: list[str], made: int) -> dict[str, Any]:
-    """The slots, spread evenly over these nodes."""
+    """The placement of the slots, spread evenly over these nodes. Conflict if there are none."""
     if not nodes:
         raise Conflict(
             f"deployment {new.name!r} is to be spread over nodes, and no live node listens for other hosts: start them with --tls and "
@@ -226,12 +226,12 @@ def _placed(new: NewDeployment, nodes: list[str], made: int) -> dict[str, Any]:
 def _elasticity(
     name: str, manifest: Mapping[str, Any], over_nodes: bool, before: dict[str, Any] | None, body: ElasticityBody | None
 ) -> dict[str, Any] | None:
-    """What the controllers are to do, after the change. UsageError where they could not."""
+    """The controllers' settings after the change. UsageError if the deployment does not allow them."""
     if body is None:
         return before
     given = body.model_dump(exclude_none=True)
     if given.get("policy", (before or {}).get("policy")) != (before or {}).get("policy"):
-        given = {"settings": {}, **given}  # those of another policy mean nothing
+        given = {"settings": {}, **given}  # another policy's settings mean nothing
     after = {**(before or {}), **given}
     wish = Elasticity.parse(after)
     if wish.idle_after_s and manifest.get("key"):
@@ -247,9 +247,9 @@ def _elasticity(
 
 
 def scale(session: Session, caller: Caller, name: str, body: ScaleBody, there: Presence) -> Deployment:
-    """Let it have that many slots on each node, over nodes in all, that many replicas of each, or let the controllers decide about its
-    slots; nodes that answered report again when they have them. Conflict while an update runs or key groups move, and for slots that
-    have key groups and are to go."""
+    """Set the number of slots (on each node, or in all over nodes), of replicas of each, or the controllers' settings; nodes that answered
+    report again when they have them. Conflict while an update runs or key groups move, and if slots that have key groups would have to
+    go."""
     deployment = find(session, name)
     slots = deployment.slots if body.slots is None else body.slots
     elasticity = _elasticity(name, deployment.version.manifest, bool(deployment.placement), deployment.elasticity, body.elasticity)
@@ -277,7 +277,7 @@ def scale(session: Session, caller: Caller, name: str, body: ScaleBody, there: P
 
 
 def placement_of(deployment: Deployment) -> tuple[Placement, int]:
-    """Of a deployment over nodes, and its number of key groups. Conflict while some of them move between nodes, or a step is under way."""
+    """The placement of a deployment over nodes, and its number of key groups. Conflict while groups move, or a step is under way."""
     assert deployment.placement is not None
     now = Placement.parse(deployment.placement, keyed=bool(deployment.version.manifest.get("key")))
     if now.moving is not None:
@@ -305,7 +305,7 @@ def _rescaled(deployment: Deployment, slots: int, nodes: list[str], disks: Mappi
 
 
 def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = False) -> None:
-    """Undeploy: nodes stop its instances, and drop its state if that is agreed to; Conflict else, and while an update runs."""
+    """Undeploy: nodes stop its instances and drop its state. Conflict without `drop_state` if it keeps any, and while an update runs."""
     deployment = find(session, name)
     applications.require_free(session, name, "undeploy it")
     if deployment.policy == DEAD_LETTER and not drop_state:
@@ -329,7 +329,7 @@ def remove(session: Session, caller: Caller, name: str, *, drop_state: bool = Fa
 
 
 def bind_epoch(session: Session, name: str, run: str, epoch: int, now: float) -> Epoch:
-    """The version that serves this epoch of the session `run`: the first caller binds the wanted one, all later ones get the same."""
+    """The version that serves this epoch of the session `run`: the first caller binds the wanted one, all later callers get the same."""
     deployment = find(session, name)
     if bound := session.get(Epoch, (name, run, epoch)):
         return bound

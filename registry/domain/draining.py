@@ -1,6 +1,6 @@
-"""A node is drained: it gets no slots of deployments over nodes any more, and those that it has go to other nodes.
+"""Draining a node: it gets no more slots of deployments over nodes, and its present ones go to other nodes.
 
-Slots that have replicas, and replicas, go by themselves (replicas.settled): as soon as other nodes hold them.
+Slots that have replicas, and replicas, move by themselves (replicas.settled), as soon as other nodes hold them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class DrainBody(BaseModel):
 
 
 def drain(session: Session, caller: Caller, node: str, wish: DrainBody, there: Presence) -> list[dict[str, Any]]:
-    """Let the node have no slots; the deployments that still have some there, why, and whether they `wait` for what happens by itself.
+    """Drain the node. Returns the deployments that still have slots there, the reason, and whether they `wait` for something automatic.
 
-    The same again goes on with it.
+    The same call again continues.
     """
     if presence.is_drained(session, node) == wish.undo:
         audit.record(session, caller, "undrain" if wish.undo else "drain", detail=f"node {node}")

@@ -1,4 +1,4 @@
-"""Carries out what is decided about replicas (replicas.py): by which nodes were heard of lately, and what the slots' owners say."""
+"""Carries out the decisions about replicas (replicas.py), by the nodes heard of lately and the reports of the slots' owners."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from udo_protocol.errors import UsageError
 from udo_protocol.lifecycle import UPDATE_OPEN
 from udo_protocol.state.placement import Placement
 
-# Who decides, in the audit trail.
+# The caller of its decisions, in the audit trail.
 _REGISTRY = "registry"
 
 
 class InStepBody(BaseModel):
-    """Body of POST .../replicas: the slot's owner waits for this replica, and the replica holds what was ENDed before."""
+    """Body of POST .../replicas: the slot's owner waits for this replica, and the replica holds everything ENDed before."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    node: str = Field(min_length=1, max_length=100)  # of the owner
+    node: str = Field(min_length=1, max_length=100)  # the owner's
     replica: str = Field(min_length=1, max_length=100)
     place: int = Field(ge=0)
-    version: int = Field(ge=1)  # of the placement by which it does
+    version: int = Field(ge=1)  # the placement by which the owner waits
 
 
 def in_step(session: Session, deployment: Deployment, wish: InStepBody) -> dict[str, Any]:
-    """A replica counts from here on, if it is still to become one by what the owner goes by; the placement after it."""
+    """Count a replica from now on, if it is joining by the placement that the owner follows. Returns the placement afterwards."""
     now = Placement.parse(deployment.placement or {}, keyed=True) if deployment.placement else None
     if now is None or now.replication is None:
         raise UsageError(f"deployment {deployment.name!r} has no replicas")
@@ -54,19 +54,19 @@ def in_step(session: Session, deployment: Deployment, wish: InStepBody) -> dict[
 
 
 def due(session: Session, nodes: Nodes) -> bool:
-    """Whether something is to be changed."""
+    """Whether a change is due."""
     return any(_settled(session, deployment, now, nodes)[1] for deployment, now in _replicated(session))
 
 
 def _settled(session: Session, deployment: Deployment, now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
-    """Nothing leaves a node that is drained while the version is being changed: the node takes part in that."""
+    """The settled placement. Nothing leaves a drained node while an update is open: the node takes part in that."""
     if nodes.drained and session.scalar(select(Update).where(Update.deployment == deployment.name, Update.state.in_(UPDATE_OPEN))):
         nodes = replace(nodes, drained=())
     return settled(now, nodes)
 
 
 def settle(session: Session, now_s: float, nodes: Nodes) -> None:
-    """Change what is to be changed."""
+    """Carry out the changes that are due."""
     for deployment, before in list(_replicated(session)):
         after, said = _settled(session, deployment, before, nodes)
         if not said:

@@ -1,10 +1,10 @@
-"""Group maps: which nodes hold the keyed state of a session. A map names one node, the session's home, which knows itself which of its
-slots has which key group (udo_protocol/state/group_map.py); of a deployment over nodes also the others that have slots.
+"""Group maps: the nodes that hold the keyed state of a session. A map names one node, the session's home, which knows itself which of its
+slots has which key group (udo_protocol/state/group_map.py); for a deployment over nodes also the other nodes that have slots.
 
 The first node that asks becomes the home. A node asks once for each session and remembers the answer with the state itself
-(node_manager/homes.py), so a registry that is away holds up new sessions only. A node is known by its disk (incarnation): what is lost
-with one would otherwise begin anew, unnoticed while no epoch has been completed. A release makes a new version of the map: what nodes
-remember of an older one no longer counts.
+(node_manager/homes.py), so a registry that is away holds up new sessions only. A node is identified by its disk (incarnation): otherwise
+state lost with a disk would begin anew, unnoticed while no epoch has been completed. A release makes a new version of the map:
+nodes' records of an older version no longer count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound
 
 # Per deployment; a map takes about 200 bytes. Sessions that no query continues stay until somebody drops them, and one a minute makes
-# so many in ten weeks.
+# this many in ten weeks.
 MAPS_KEPT = 100_000
 
 
@@ -40,7 +40,7 @@ class ClaimBody(BaseModel):
 
 
 class ReleaseBody(BaseModel):
-    """Body of POST .../group-maps/release; with a node only if that is the home."""
+    """Body of POST .../group-maps/release; with a node, only if that is the home."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,10 +52,10 @@ class ReleaseBody(BaseModel):
 
 
 def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str, Any]:
-    """The session's map, made now if there is none, and whether the asking node may serve the session: `granted`.
+    """The session's map, made now if there is none, and `granted`: whether the asking node may serve the session.
 
-    With a store any node may, since it brings the state from there each epoch; but none may begin empty what began elsewhere
-    without a store. Over nodes each one that has slots may serve its part, with the disk that it had when it first asked.
+    With a store any node may, since it brings the state from there each epoch; but no node may begin empty a session that began
+    elsewhere without a store. Over nodes each node with slots may serve its part, with the disk that it had when it first asked.
     """
     over = (deployments.find(session, name).placement or {}).get("nodes", ())
     found = session.get(GroupMap, (name, wish.session))
@@ -82,7 +82,7 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
 
 
 def _part(found: GroupMap, wish: ClaimBody) -> dict[str, Any]:
-    """The same for one of several nodes that have slots of the deployment."""
+    """The answer to one of several nodes that have slots of the deployment."""
     known = _nodes(found)
     if wish.node not in known:
         found.others = {**found.others, wish.node: wish.incarnation}
@@ -115,10 +115,10 @@ def everything(session: Session, name: str) -> list[dict[str, Any]]:
 
 
 def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live: Collection[str]) -> dict[str, Any]:
-    """The session has no home any more; the next node that asks becomes it. Conflict while its node lives, unless forced.
+    """Release the session from its home; the next node that asks becomes the home. Conflict while the home lives, unless forced.
 
-    A node that has dropped its state names itself: that releases its own home only. Over nodes one part takes the others with it: what
-    they have of the session is old.
+    A node that has dropped its state names itself, which releases its own home only. Over nodes one part releases the others with it:
+    their state of the session is old.
     """
     found = session.get(GroupMap, (name, wish.session))
     if found is None or not found.node:
@@ -128,7 +128,7 @@ def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live
     known = _nodes(found)
     if wish.node:
         over = deployments.find(session, name).placement is not None
-        former = over and wish.version not in (None, found.version)  # it is in the present map since it asked for what it may not serve
+        former = over and wish.version not in (None, found.version)  # the present map has it only since it asked for the session
         if found.spread or former or known.get(wish.node) != wish.incarnation:
             return describe(found)
     elif (there := sorted(known.keys() & live)) and not wish.force:
@@ -144,7 +144,7 @@ def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live
 
 
 def replaced(session: Session, name: str, lost: str, heir: str, disk: str) -> None:
-    """The slots of a node that is lost are on another one: what it had of each session is there, on that disk."""
+    """Give a lost node's part of each session to its heir, with the heir's disk."""
     for found in session.scalars(select(GroupMap).where(GroupMap.deployment == name, GroupMap.node != "")):
         known = _nodes(found)
         if known.pop(lost, None) is None:
@@ -156,11 +156,11 @@ def replaced(session: Session, name: str, lost: str, heir: str, disk: str) -> No
 
 
 def moved(session: Session) -> list[dict[str, Any]]:
-    """Sessions whose map is not the first one, for every node: what it remembers of an older version does not count."""
+    """Sessions whose map has been released before, for every node: versions that it remembers from then do not count."""
     maps = session.scalars(select(GroupMap).where(GroupMap.version > 0))
     return [{"deployment": m.deployment, "session": m.session, "version": m.version} for m in maps]
 
 
 def forget(session: Session, before: float) -> None:
-    """Drop maps that were released before then and have not been claimed since."""
+    """Drop maps that were released before `before` and have not been claimed since."""
     session.execute(delete(GroupMap).where(GroupMap.node == "", GroupMap.at < before))

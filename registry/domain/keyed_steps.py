@@ -3,7 +3,7 @@
 A step adds a slot, unless it is a scale-in (`begun`); then the node that proposed it moves key groups from its slot to others (`moves`,
 node_manager/control/granted_moves.py); then the slot that has none left goes, unless it is a scale-out (`emptied`), and the step is over
 once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
-between. How far a step is shows in the placement alone, whose map is stored from its begin on; so whoever was killed goes on from there.
+between. The placement alone, whose map is stored from the begin on, shows the progress of a step; so a killed process continues from it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from udo_protocol.errors import Conflict
 from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.state.placement import PendingStep, Placement
 
-# What granted it: application, segment of its journal, number of the decision, when.
+# The grant of a step: application, segment of its journal, number of the decision, time.
 By = tuple[str, int, int, float]
 
 
 def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Placement:
-    """With the slot that the step adds, if it adds one, and with the step under way. Conflict if it cannot be done.
+    """The placement with the step under way, and with the slot that it adds, if any. Conflict if it cannot be done.
 
-    A scale-out gives half of the key groups of a slot of the node to the new one: of the slot that the plan names, else of the one with
+    A scale-out gives the new slot half of the key groups of one of the node's slots: the slot that the plan names, else the one with
     most. Otherwise the node's last slot goes, and all of its groups.
     """
     own, known = now.of(node), now.map(key_groups)
@@ -45,9 +45,9 @@ def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Pla
 
 
 def moves(now: Placement) -> list[tuple[int, list[int]]]:
-    """What is left for the node to move: places of slots, and the key groups that go to each.
+    """The rest that the node has to move: places of slots, and the key groups that go to each.
 
-    Without a new slot they go to the node's other slots, else to those of all nodes: first to those that have the fewest.
+    Without a new slot they go to the node's other slots, else to those of all nodes: first to those with the fewest.
     """
     step, known = now.step, now.stored
     assert step is not None and known is not None
@@ -72,14 +72,14 @@ def moves(now: Placement) -> list[tuple[int, list[int]]]:
 
 
 def runs_to(now: Placement) -> str:
-    """The node that says the order of runs once the step is done, since the first slot goes; '' if that stays."""
+    """The node that keeps the order of runs once the step is done, since the first slot goes; '' if that stays."""
     step = now.step
     assert step is not None
     return now.nodes[1] if step.source == 0 and step.kind != "scale_out" and not step.gone else ""
 
 
 def next_part(now: Placement, followed: bool) -> str:
-    """'emptied' or 'done', what comes next, or '' while something is left to move. `followed`: the node has done its part of this one."""
+    """The next part: 'emptied' or 'done', or '' while something is left to move. `followed`: the node has done its part of this one."""
     step = now.step
     assert step is not None
     if now.moving is not None or moves(now):
@@ -90,19 +90,19 @@ def next_part(now: Placement, followed: bool) -> str:
 
 
 def emptied(now: Placement) -> Placement:
-    """Without the slot that has no key groups any more."""
+    """The placement without the slot that has no key groups any more."""
     step = now.step
     assert step is not None
     return _without(replace(now, step=replace(step, gone=True, to=None)), step.source)
 
 
 def ended(now: Placement) -> Placement:
-    """The step is done."""
+    """The placement once the step is done."""
     return _without(replace(now, step=None), None)
 
 
 def given_up(now: Placement) -> Placement:
-    """The step ends as it is; a slot that was added and has no key groups goes again."""
+    """The placement once the step ends as it is; a slot that was added and has no key groups goes again."""
     step = now.step
     assert step is not None and now.stored is not None
     in_vain = step.to is not None and not now.stored.of(step.to)
@@ -117,5 +117,5 @@ def _without(now: Placement, gone: int | None) -> Placement:
 
 
 def _next(now: Placement, key_groups: int) -> Placement:
-    """Of another version, so that no node takes the one before for newer."""
+    """The placement under a new version, so that no node takes the former one for newer."""
     return now.changed(replace(now.map(key_groups), version=now.version + 1))

@@ -1,4 +1,4 @@
-"""Nodes: which are there, their wanted state (read by long poll), and their reports."""
+"""Nodes: those known, their wanted state (read by long poll), and their reports."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class ReportBody(BaseModel):
 
 
 def require_same(session: Session, name: str, incarnation: str, there: Presence, address: str = "") -> None:
-    """Conflict if another node of this name is there: a node is a name and an incarnation, that of its state server. Nodes of a release
-    that did not tell theirs are taken at their word."""
+    """Conflict if another node of this name is live: a node is a name and an incarnation, that of its state server. Nodes of a release
+    that sends no incarnation are trusted."""
     known = session.get(Node, name)
     if known is None or not known.incarnation or not incarnation or known.incarnation == incarnation or name not in there.live:
         return
@@ -65,19 +65,19 @@ def require_same(session: Session, name: str, incarnation: str, there: Presence,
 
 
 def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now: float) -> None:
-    """The node is there, with these properties. The others are told when it is reached elsewhere than before. Conflict: `require_same`."""
+    """Record a node with these properties. The other nodes learn if its address for them has changed. Conflict: `require_same`."""
     require_same(session, name, beat.incarnation, there, beat.address)
     before = session.get(Node, name)
     if (before.listen if before else "") != beat.listen:
         bump(session)
     if before and before.incarnation and beat.incarnation and before.incarnation != beat.incarnation:
-        # It has nothing of what the former one said.
+        # The former node's reports do not hold for this one.
         session.execute(delete(NodeState).where(NodeState.node == name))
     session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
 
 
 def leave(session: Session, name: str, now: float) -> None:
-    """The node has stopped regularly: no update waits for it."""
+    """Remove a node that has stopped regularly: no update waits for it."""
     if node := session.get(Node, name):
         session.delete(node)
     for state in session.scalars(select(NodeState).where(NodeState.node == name)):
@@ -86,7 +86,7 @@ def leave(session: Session, name: str, now: float) -> None:
 
 
 def forget(session: Session, before: float) -> None:
-    """Drop nodes, and what they said, that were not heard of since `before`."""
+    """Drop nodes not heard of since `before`, and their reports."""
     for name in session.scalars(select(Node.name).where(Node.last_seen < before)).all():
         for table, column in ((Node, Node.name), (NodeState, NodeState.node)):
             session.execute(delete(table).where(column == name))
@@ -111,7 +111,7 @@ def everything(session: Session, there: Presence, polled: Mapping[str, float]) -
 
 
 def wanted(session: Session) -> dict[str, Any]:
-    """What every node shall do; secrets included, so only for nodes."""
+    """The wanted state of every node; secrets included, so only for nodes."""
     row, together = session.get(Setting, "generation"), applications.memberships(session)
     running = session.execute(
         select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(UPDATE_OPEN))
@@ -123,7 +123,7 @@ def wanted(session: Session) -> dict[str, Any]:
             "digest": u.to_digest,
             "phase": {"canary": "canary", "preparing": "prepare", "promoting": "promote"}[u.state],
             "percent": u.canary["percent"] if u.canary and u.state == "canary" else 0,
-            "config": u.config,  # takes the place of these parts of the deployment's; null: they stay
+            "config": u.config,  # replaces these parts of the deployment's; null: they stay
             "manifest": v.manifest,
             "layers": v.layers,
         }
@@ -143,8 +143,8 @@ def wanted(session: Session) -> dict[str, Any]:
                 "layers": d.version.layers,
                 "slots": d.slots,
                 "placement": {k: v for k, v in d.placement.items() if k != "moving"} if d.placement else None,
-                "made": d.made,  # a higher one says: another deployment of that name, with none of the former one's state
-                "generation": d.generation,  # another one says: try again what was refused
+                "made": d.made,  # a higher one means: another deployment of that name, with none of the former one's state
+                "generation": d.generation,  # another one means: try again what was refused
                 "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy}
                 | ({"elasticity": d.elasticity} if d.elasticity else {})
                 | ({"application": together[d.name]} if d.name in together else {}),
@@ -156,9 +156,9 @@ def wanted(session: Session) -> dict[str, Any]:
 
 
 def report(session: Session, node: str, r: ReportBody, now: float) -> None:
-    """Take in what a node says; as a step of an update it may set the next phase going."""
+    """Record a node's report; as a step of an update it may start the next phase."""
     if r.update_id:
-        # Nodes may name the phase of the plan they are in; then `state` tells the step.
+        # Nodes may name the phase of the plan they are in; the step is then in `state`.
         step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
         if step == "observed":
             return updates.observe(session, r.update_id, node, (r.measured or MeasuredBody()).model_dump(), now, r.detail)
@@ -166,7 +166,7 @@ def report(session: Session, node: str, r: ReportBody, now: float) -> None:
         if step != "answering":
             return
     if session.get(Deployment, r.deployment) is None:
-        return  # undeployed meanwhile: nothing to note down
+        return  # undeployed meanwhile: nothing to record
     session.merge(
         NodeState(
             node=node,

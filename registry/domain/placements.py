@@ -1,7 +1,7 @@
-"""Moves of key groups of a deployment over nodes: the registry gives each a version of the map, and says when that is in force.
+"""Moves of key groups of a deployment over nodes: the registry gives each move a version of the map, and says when it is in force.
 
-The node that has the groups executes a move (node_manager/deployments/between.py) and asks for these steps, each of which may be asked for
-again. One move of a deployment at a time, begun by the version of the map that is in force, so that no two of them make the same version.
+The node that has the groups executes a move (node_manager/deployments/between.py) and asks for its steps, each of which may be asked for
+again. A deployment has one move at a time, begun from the version of the map in force, so that no two moves make the same version.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class MoveBody(BaseModel):
 
 
 def placed(deployment: Deployment) -> Placement:
-    """UsageError if it is not a keyed deployment over nodes."""
+    """The placement. UsageError unless it is a keyed deployment over nodes."""
     if not deployment.placement or not deployment.version.manifest.get("key"):
         raise UsageError(f"deployment {deployment.name!r}: expected one that keeps state, over nodes; its slots are on each node by itself")
     return Placement.parse(deployment.placement, keyed=True)
 
 
 def key_groups(deployment: Deployment) -> int:
-    """How many a keyed deployment has."""
+    """The number of key groups of a keyed deployment."""
     return int(deployment.limits.get("key_groups", KEY_GROUPS))
 
 
 def move(session: Session, caller: Caller, name: str, wish: MoveBody) -> dict[str, Any]:
-    """A step of a move; the placement after it. Conflict if the map is another one by now, or is being changed by somebody else."""
+    """Carry out a step of a move; returns the placement after it. Conflict if the map has changed, or another move is under way."""
     deployment = deployments.find(session, name)
     now = placed(deployment)
     if wish.step == "begin":

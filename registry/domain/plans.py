@@ -1,4 +1,4 @@
-"""Numbers of plans: the runs of a keyed query are ordered by them, whichever driver has made the plan and whatever its clock says."""
+"""Numbers of plans, which order the runs of a keyed query, whichever driver has made the plan and whatever its clock says."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KEY = "plans"
 
 
 def number(session: Session, now: float) -> int:
-    """A number above all that were given before: ms since 1970, or the next one while the clock is behind them.
+    """A number above all that were given before: ms since 1970, or one more than the last while the clock is behind.
 
-    A hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", OPODIS 2014, section 3), so that the numbers go on ahead also in a
+    A hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", OPODIS 2014, section 3), so that the numbers keep rising also in a
     registry that has begun with an empty database.
     """
     row = session.get(Setting, KEY) or Setting(key=KEY, value=0)

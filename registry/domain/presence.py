@@ -1,4 +1,4 @@
-"""Which nodes are live, by their last contact: a heartbeat, or a long poll that began or ended."""
+"""Presence of nodes by their last contact: a heartbeat, or a long poll that began or ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from registry.domain.audit import iso
 from registry.store.models import Node, Setting
 
-# Behind it the node's name: a setting of 1 for one that is drained.
+# Prefix of a node's name in the setting that is 1 if the node is drained.
 _DRAINED = "drained:"
 
 
@@ -23,40 +23,40 @@ class Presence:
     away: dict[str, float]
 
     def named(self) -> str:
-        """Those that are away, for people."""
+        """The nodes that are away, for people."""
         return ", ".join(f"{node} (away since {iso(since)})" for node, since in sorted(self.away.items()))
 
 
 def signs(session: Session, polled: Mapping[str, float]) -> dict[str, float]:
-    """Every node known, and when it was last heard of; `polled`: node -> its last long poll."""
+    """The time of the last contact with every known node; `polled`: node -> its last long poll."""
     return {n.name: max(n.last_seen, polled.get(n.name, 0.0)) for n in session.scalars(select(Node).order_by(Node.name))}
 
 
 def reachable(session: Session, there: Presence) -> list[str]:
-    """Live nodes that listen for other hosts, and may have slots of deployments over nodes."""
+    """Live nodes that listen for other hosts and are not drained."""
     listening = set(session.scalars(select(Node.name).where(Node.listen != "")))
     return sorted(n for n in there.live if n in listening and not is_drained(session, n))
 
 
 def disks(session: Session, live: Sequence[str]) -> dict[str, str]:
-    """The disks of these nodes, as each says it."""
+    """The disks of these nodes, as each reports it."""
     found = session.execute(select(Node.name, Node.incarnation))
     return {name: disk for name, disk in found if name in live}
 
 
 def drain(session: Session, node: str, *, drained: bool) -> None:
-    """The node is to have no slots of deployments over nodes, or may have them again."""
+    """Mark the node as drained, so that it gets no slots of deployments over nodes, or clear the mark."""
     session.merge(Setting(key=f"{_DRAINED}{node}", value=int(drained)))
 
 
 def drained(session: Session) -> list[str]:
-    """The nodes that are to have none."""
+    """The drained nodes."""
     rows = session.scalars(select(Setting.key).where(Setting.key.startswith(_DRAINED), Setting.value == 1))
     return [key.removeprefix(_DRAINED) for key in rows]
 
 
 def is_drained(session: Session, node: str) -> bool:
-    """Whether it is to have none."""
+    """Whether the node is drained."""
     row = session.get(Setting, f"{_DRAINED}{node}")
     return row is not None and row.value == 1
 
@@ -68,8 +68,8 @@ def presence(session: Session, since: float, polled: Mapping[str, float]) -> Pre
 
 
 def presumed(session: Session, started: float, now: float, live_s: float, polled: Mapping[str, float]) -> Presence:
-    """The nodes that an update waits for. A registry that has just started includes those that were live at the last contact of its
-    predecessor with any node, since they could not report in between."""
+    """Presence for updates, which wait for live nodes. A registry that has just started includes nodes that were live at the last contact
+    of its predecessor with any node, since they could not report in between."""
     since = now - live_s
     if now < started + live_s:
         since = min(since, max(signs(session, polled).values(), default=now) - live_s)

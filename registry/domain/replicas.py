@@ -1,16 +1,16 @@
-"""Replicas of keyed deployments over nodes: which nodes hold a copy of which slot, and which one gets the slots of a node that is lost.
+"""Replicas of keyed deployments over nodes: the nodes that hold a copy of each slot, and the heirs of a lost node's slots.
 
-`settled` is a pure function from one placement to the next (failover.py stores it). Each change is a new version, of which nodes are told
-with the wanted state; what they do by it, and why it is enough: docs/architecture.md, "Replicas". The rules, and what goes wrong without
-each: tests/model/failover.
+`settled` is a pure function from one placement to the next (failover.py stores it). Each change is a new version, which nodes receive
+with the wanted state; for their part, and why it is enough, see docs/architecture.md, "Replicas". The rules, and the failure
+without each: tests/model/failover.
 
-- A replica is **named** first (`joining`), and **counted** on once the slot's owner has said that it ENDs nothing without it any more,
-  and that it holds what was ENDed before.
+- A replica is **named** first (`joining`), and **counted** once the slot's owner has said that it ENDs nothing without the replica any
+  more, and that the replica holds everything ENDed before.
 - A replica whose node is not heard of is given up by a new version, never by an owner that is tired of waiting.
 - A node whose slots are all held by counted replicas is replaced by these. If one of its slots is not, the loss is noted, and nothing
   begins anew: the node may come back with its disk.
-- A node that comes back with another disk is another one.
-- A node that is drained keeps its slots until other nodes hold them, one more than there are to be replicas: so many are left when one of
+- A node that comes back with another disk counts as another node.
+- A drained node keeps its slots until other nodes hold them, one more than the wanted replicas: the wanted number is left when one of
   these has become the owner, whichever node is lost meanwhile.
 """
 
@@ -27,18 +27,18 @@ from udo_protocol.state.placement import Placement, Replication
 
 
 def wanted(placement: Mapping[str, Any] | None) -> int:
-    """How many replicas each slot of a deployment is to have, by its placement."""
+    """The number of replicas that each slot of a deployment is to have, by its placement."""
     return int(((placement or {}).get("replication") or {"wanted": 0})["wanted"])
 
 
 def first(nodes: Sequence[str], count: int, disks: Mapping[str, str]) -> Replication:
-    """Of a deployment with slots on these nodes, which has had no replica yet."""
+    """The replication of a deployment with slots on these nodes, which has had no replica yet."""
     none = Replication(count, {}, (), (), ())
     return resized(none, (), nodes, disks)
 
 
 def changed(now: Placement, count: int, disks: Mapping[str, str]) -> Placement:
-    """With another number of replicas; without any it stays known which slot has come to which node by which version."""
+    """The placement with another number of replicas; even with 0 it records which slot has come to which node by which version."""
     copies = replace(now.replication, wanted=count) if now.replication else first(now.nodes, count, disks)
     if not count:
         copies = replace(copies, counted=((),) * len(now.nodes), joining=({},) * len(now.nodes))
@@ -46,7 +46,7 @@ def changed(now: Placement, count: int, disks: Mapping[str, str]) -> Placement:
 
 
 def resized(copies: Replication, places: Sequence[int], new: Sequence[str], disks: Mapping[str, str]) -> Replication:
-    """Of the slots in these places, and behind them of new ones on those nodes, which have no replica yet."""
+    """The replication of the slots in these places, followed by new slots on the nodes `new`, which have no replica yet."""
     if unknown := [node for node in dict.fromkeys(new) if not disks.get(node)]:
         raise Conflict(f"node {', '.join(unknown)} does not say which disk it has: replicas need node managers of this release")
     return replace(
@@ -60,25 +60,25 @@ def resized(copies: Replication, places: Sequence[int], new: Sequence[str], disk
 
 @dataclass(frozen=True)
 class Nodes:
-    """`live`: those that were heard of lately, each with its disk. `may_hold`: those of them that may become replicas. `drained`: those
-    that are to have neither slots nor replicas."""
+    """`live`: nodes heard of lately, each with its disk. `may_hold`: live nodes that may become replicas. `drained`: nodes that are to have
+    neither slots nor replicas."""
 
     live: Mapping[str, str]
     may_hold: Sequence[str]
     drained: Collection[str] = ()
 
     def able(self, copies: Replication) -> list[str]:
-        """Those that may hold a slot, with the disk that is known of them."""
+        """Nodes that may hold a slot, with the disk that is recorded for them."""
         return [n for n in sorted(self.may_hold) if copies.disks.get(n, self.live[n]) == self.live[n]]
 
     def have(self, copies: Replication, node: str) -> bool:
-        """Whether the node is live, with the disk that is known of it."""
+        """Whether the node is live, with the disk that is recorded for it."""
         return self.live.get(node) == copies.disks.get(node)
 
 
 def settled(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
-    """What is to be by what is known of the nodes; and in words what changes."""
-    if now.replication is None or now.moving is not None:  # it has no replicas then, and the next version is that of the move
+    """The placement that follows from the known state of the nodes, and its changes in words."""
+    if now.replication is None or now.moving is not None:  # it has no replicas, or the next version is that of the move
         return now, []
     after, said = now, list[str]()
     for step in (_given_up, _failed_over, _handed_over, _named, _not_needed):
@@ -92,7 +92,7 @@ def settled(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
 
 
 def remains(now: Placement, node: str, nodes: Nodes) -> tuple[str, bool]:
-    """What a node that is drained still has, and whether `settled` will change that; '' if it has nothing, or nothing that can leave."""
+    """The slots or replicas left on a drained node, in words, and whether `settled` changes that; '' if nothing is left, or can leave."""
     copies, mine = now.replication, now.of(node)
     assert copies is not None
     others = [n for n in nodes.able(copies) if n != node]
@@ -120,7 +120,7 @@ def _given_up(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
     counted, joining, said = list(copies.counted), list(copies.joining), []
     for place, owner in enumerate(now.nodes):
         gone = {node for node in copies.named(place) if not nodes.have(copies, node)}
-        if owner in lost_owners:  # who is away may be the only one that holds the slot, and come back
+        if owner in lost_owners:  # a replica that is away may be the only one that holds the slot, and come back
             gone &= set(joining[place])
         for node in sorted(gone):
             said.append(f"the replica of slot {place} on node {node} is given up")
@@ -169,7 +169,7 @@ def _handed_over(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
 
 
 def _staying(copies: Replication, place: int, nodes: Nodes) -> list[str]:
-    """The replicas that hold a slot, but for those whose nodes are drained, or away."""
+    """The counted replicas of a slot whose nodes are neither drained nor away."""
     return [node for node in copies.counted[place] if node not in nodes.drained and nodes.have(copies, node)]
 
 
@@ -196,7 +196,7 @@ def _load(now: Placement, copies: Replication) -> Counter[str]:
 
 
 def _wanted(now: Placement, copies: Replication, place: int, nodes: Nodes) -> int:
-    """How many replicas the slot is to have now: one more before it leaves a node that is drained."""
+    """The number of replicas that the slot is to have now: one more before it leaves a drained node."""
     return copies.wanted + (now.nodes[place] in nodes.drained)
 
 
@@ -223,7 +223,7 @@ def _named(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
 
 
 def _not_needed(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
-    """Replicas beyond those that are wanted, and of nodes that are drained those for which there are others by now."""
+    """Drop replicas beyond the wanted number, and those on drained nodes once there are others for them."""
     copies = now.replication
     assert copies is not None
     counted, joining, said = list(copies.counted), list(copies.joining), []
@@ -244,7 +244,7 @@ def _not_needed(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
 
 
 def advanced(now: Placement, copies: Replication) -> Placement:
-    """The next version, with these replicas."""
+    """The next version of the placement, with these replicas."""
     version = now.version + 1
     stored = replace(now.stored, version=version) if now.stored else None
     return replace(now, version=version, stored=stored, replication=copies)

@@ -1,7 +1,7 @@
 """Steps of an application's deployment whose slots are spread over nodes: the registry carries them out itself, by another placement, which
-the nodes then bring about. A slot that goes answers the lanes that it has (node_manager/deployments/scaling.py).
+the nodes then bring about. A slot that goes still answers its present lanes (node_manager/deployments/scaling.py).
 
-Without state that is all, and a node's last slot stays: without one the node serves nothing of the deployment, and would end lanes that
+Without state that is all, and a node's last slot stays: without a slot the node would serve nothing of the deployment, and end lanes that
 are open there. With state key groups are moved before a slot goes (keyed_steps.py), so the step is under way for a while.
 """
 
@@ -32,9 +32,9 @@ def is_spread(session: Session, name: str) -> bool:
 
 
 def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Plan, by: By, there: Presence) -> int | None:
-    """A granted step, proposed by that node when it had `before` slots; its slots afterwards, None if the step is only under way then.
+    """Carry out a granted step, proposed by that node when it had `before` slots. Returns its slots afterwards, None if still under way.
 
-    Conflict if it cannot be done by now."""
+    Conflict if the step is no longer possible."""
     deployment = session.get(Deployment, plan.operator)
     if deployment is None:
         raise NotFound(f"no deployment {plan.operator!r}")
@@ -54,14 +54,14 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
 
 
 def under_way(session: Session, name: str = "") -> list[tuple[Deployment, Placement]]:
-    """Placements with a step that has begun and is not over; of that deployment only."""
+    """Placements with a step under way, of deployment `name` only if given."""
     chosen = select(Deployment).order_by(Deployment.name)
     found = session.scalars(chosen.where(Deployment.name == name) if name else chosen)
     return [(d, Placement.parse(d.placement, keyed=True)) for d in found if d.placement and d.placement.get("step")]
 
 
 def go_on(session: Session, caller: Caller, deployment: Deployment, part: str) -> int:
-    """The deployment's step is 'emptied', 'done' or 'given up'; its node's slots afterwards. Not while key groups move."""
+    """The deployment's step is 'emptied', 'done' or 'given up'; returns its node's slots afterwards. Not while key groups move."""
     now = Placement.parse(deployment.placement or {}, keyed=True)
     assert now.step is not None
     after = {"emptied": keyed_steps.emptied, "done": keyed_steps.ended, "given up": keyed_steps.given_up}[part](now)
@@ -75,7 +75,7 @@ def _put(session: Session, caller: Caller, deployment: Deployment, after: Placem
 
 
 def stepped(now: Placement, node: str, plan: Plan) -> Placement:
-    """The placement of one without state after the step. Conflict if the node's last slot would go."""
+    """The placement of a deployment without state after the step. Conflict if the node's last slot would go."""
     nodes, target = list(now.nodes), plan.target or node
     if plan.kind in ("scale_in", "migrate") and nodes.count(node) < 2:
         raise Conflict(f"it is the last slot of node {node}, where lanes are open")

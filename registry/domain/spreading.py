@@ -1,6 +1,6 @@
-"""Which nodes have the slots of a deployment over nodes, when there are to be more or fewer of them, or a node is to have none.
+"""The nodes of a deployment's slots when slots are added or removed, or a node is drained.
 
-Pure functions from one placement to the next. A slot without key groups comes and goes; groups are moved before (placements.py).
+Pure functions from one placement to the next. Only slots without key groups come and go; groups are moved before (placements.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def placed(nodes: Sequence[str], slots: int) -> tuple[str, ...]:
 
 
 def grown(now: Placement, slots: int, nodes: Sequence[str], key_groups: int, disks: Mapping[str, str]) -> Placement:
-    """With so many slots in all: the new ones on those of `nodes` that have the fewest. They have no key groups yet."""
+    """The placement with this many slots in all: new ones go to those of `nodes` with the fewest. They have no key groups yet."""
     there, ordinals = list(now.nodes), list(now.ordinals or ())
     while len(there) < slots:
         node = min(nodes, key=lambda node: (there.count(node), nodes.index(node)))
@@ -35,14 +35,14 @@ def grown(now: Placement, slots: int, nodes: Sequence[str], key_groups: int, dis
 
 
 def shrunk(now: Placement, slots: int, key_groups: int) -> Placement:
-    """With the first so many slots only. Conflict while the others have key groups."""
+    """The placement with the first `slots` slots only. Conflict while the others have key groups."""
     return with_only(now, range(slots), key_groups)
 
 
 def drained(now: Placement, node: str, nodes: Sequence[str], key_groups: int) -> Placement:
-    """Without slots on that node. Stateless ones go to those of `nodes` that have the fewest; Conflict if there is none.
+    """The placement without slots on that node. Stateless ones go to those of `nodes` with the fewest; Conflict if there is none.
 
-    Keyed ones go: Conflict while they have key groups, or there are no others.
+    Keyed ones are removed: Conflict while they have key groups, or there are no other slots.
     """
     left = [place for place, name in enumerate(now.nodes) if name != node]
     if now.keyed:
@@ -63,7 +63,7 @@ def drained(now: Placement, node: str, nodes: Sequence[str], key_groups: int) ->
 
 
 def with_only(now: Placement, places: Sequence[int], key_groups: int) -> Placement:
-    """With the slots in these places only. Conflict while the others have key groups."""
+    """The placement with the slots in these places only. Conflict while the others have key groups."""
     nodes = tuple(now.nodes[place] for place in places)
     if not now.keyed:
         return replace(now, version=now.version + 1, nodes=nodes)

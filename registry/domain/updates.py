@@ -1,6 +1,6 @@
 """The live update: prepare on every live node, then promote on every one. All of its state is in the database.
 
-Nothing here waits: each report of a node moves the update on, in one commit, and the hub wakes the nodes and watchers.
+Nothing in this module waits: each report of a node moves the update on, in one commit, and the hub wakes the nodes and watchers.
 Before `promoting` the old version is wanted and serves; the commit that enters `promoting` makes the new one wanted.
 """
 
@@ -23,15 +23,15 @@ from udo_protocol.formats.manifest import LATEST, Manifest, call_misfits, parse,
 from udo_protocol.lifecycle import UPDATE, UPDATE_OPEN, Lifecycle
 from udo_protocol.registry.canary import Measured, verdict
 
-# What nodes report of an update; only ready, answering and failed move it on, the others are shown to its watchers.
-# A canary's progress is told this often at most, so that a long one leaves a readable story.
+# A canary's progress is shown this often at most, so that a long canary leaves a readable record.
 OBSERVED_EVERY_S, OBSERVED_TIMES = 1.0, 60
-# What a node reports is at most this old: an instance publishes its counters that often. So the end of a canary is judged by
+# A node's report of counters is at most this old: an instance publishes them that often. So the end of a canary is judged by
 # reports that came this long after it, however long the registry was away meanwhile.
 COUNTED_S = 2.0
+# Steps that nodes report; only ready, answering and failed move an update on, the others are shown to its watchers.
 NODE_STEPS = ("pulling", "starting", "ready", "promoting", "answering", "failed")
 PREVIOUS_KEPT = 20
-# Updates of a deployment whose events stay readable; the audit trail keeps the rest of the story.
+# Updates of a deployment whose events stay readable; older ones are in the audit trail only.
 UPDATES_KEPT = 100
 
 
@@ -66,11 +66,11 @@ def _manifests(old: Version, new: Version) -> tuple[Manifest, Manifest]:
 
 
 def target(session: Session, deployment: Deployment, action: str, ref: str | None) -> tuple[Version, str]:
-    """The version to go to, and a remark. SchemaError when a running query could not go on with it.
+    """The version to go to, and a remark. SchemaError if a running query could not continue with it.
 
-    A rollback is not refused for its schemas: calls built before the update fit the former version, and to leave a bad
-    version must stay possible; calls built since then may not fit, which the remark says. Whether the former version can have
-    its state back, the nodes find out.
+    A rollback is not refused for its schemas: calls built before the update fit the former version, and leaving a bad version
+    must stay possible; calls built since then may not fit, which the remark says. The nodes find out whether the former version
+    can have its state back.
     """
     operator = deployment.version.name
     if action == "update":
@@ -102,11 +102,11 @@ def start(
     canary: dict[str, Any] | None = None,
     change: ConfigBody | None = None,
 ) -> Update:
-    """Begin an update, maybe with a canary (CanaryBody), on the nodes that are live; those that are away stand as `gone` in it.
+    """Begin an update, maybe with a canary (CanaryBody), on the live nodes; nodes that are away are recorded in it as `gone`.
 
     With `change` it goes to other variables, secrets or files, of the same version or another one.
 
-    Conflict when no node is live, and while another one runs; but a rollback during a canary ends that one.
+    Conflict if no node is live, or another update runs; but a rollback during a canary ends that canary.
     """
     deployment = deployments.find(session, name)
     if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
@@ -170,7 +170,7 @@ def start(
 
 
 def step(session: Session, update_id: str, node: str, phase: str, detail: str, now: float, error_code: str = "") -> None:
-    """A node reports a step, with a code if it failed. Late ones, and those of nodes that are not waited for, change nothing."""
+    """Record a step that a node reports, with a code if it failed. Late ones, and those of nodes not waited for, change nothing."""
     if phase not in NODE_STEPS:
         raise UsageError(f"unknown step {phase!r} of an update; expected one of {', '.join(NODE_STEPS)}")
     update = session.get(Update, update_id)
@@ -192,7 +192,7 @@ def step(session: Session, update_id: str, node: str, phase: str, detail: str, n
 
 
 def advance(session: Session, update: Update, now: float) -> None:
-    """Go as far as the participants' states allow."""
+    """Advance as far as the participants' states allow."""
     session.flush()
     if update.state == "canary":
         return _share(session, update, now)
@@ -211,11 +211,11 @@ def advance(session: Session, update: Update, now: float) -> None:
 
 
 def observe(session: Session, update_id: str, node: str, measured: dict[str, float], now: float, detail: str = "") -> None:
-    """A node tells what its canary has counted, and the first error: noted, told now and then, and judged at once."""
+    """Take a node's canary counters and its first error: recorded, shown now and then, and judged at once."""
     update, part = session.get(Update, update_id), session.get(Participant, (update_id, node))
     if update is None or update.canary is None or update.state != "canary" or part is None:
         return
-    if part.state == "gone":  # it was away, or started again, and goes on
+    if part.state == "gone":  # it was away, or restarted, and continues
         part.state = "ready"
     part.measured = {**measured, "at": now}
     every_s = max(OBSERVED_EVERY_S, update.canary["for_s"] / OBSERVED_TIMES)
@@ -231,13 +231,13 @@ def _measured(session: Session, update: Update) -> Measured:
 
 
 def _silent(session: Session, update: Update) -> list[str]:
-    """Nodes that have not yet said what their canaries had counted at its end."""
+    """Nodes that have not yet reported their canaries' counters at its end."""
     parts = session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state == "ready"))
     return [p.node for p in parts if (p.measured or {}).get("at", 0.0) < update.deadline_at + COUNTED_S]
 
 
 def _share(session: Session, update: Update, now: float) -> None:
-    """The canary's time begins when all nodes have begun."""
+    """Start the canary's time once all nodes have begun."""
     states = set(session.scalars(select(Participant.state).where(Participant.update_id == update.id)))
     if update.canary and update.canary["since"] is None and "waiting" not in states:
         update.canary = {**update.canary, "since": now}
@@ -248,7 +248,7 @@ def _share(session: Session, update: Update, now: float) -> None:
 
 
 def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: str = "") -> None:
-    """Roll back if there is reason to; at the end else go on as any update does."""
+    """Roll back if a condition holds; otherwise, at the end, continue as any update does."""
     assert update.canary is not None
     session.flush()
     measured = _measured(session, update)
@@ -260,7 +260,7 @@ def _judge(session: Session, update: Update, now: float, *, at_end: bool, hint: 
 
 
 def promote_canary(session: Session, caller: Caller, name: str) -> Update:
-    """End a canary under way as one that has passed, whatever it has counted so far; it goes on as any update does.
+    """End a canary under way as passed, whatever it has counted so far; the update continues as any does.
 
     Conflict if there is none, or not all nodes have begun it.
     """
@@ -296,7 +296,7 @@ def _roll_back(session: Session, update: Update, why: str, now: float) -> None:
 
 
 def drop(session: Session, node: str, why: str, now: float) -> None:
-    """The node is gone: updates go on without it."""
+    """Mark the node as gone: updates continue without it."""
     parts = session.scalars(select(Participant).where(Participant.node == node, Participant.state.in_(("waiting", "ready"))))
     for part in parts:
         update = session.get(Update, part.update_id)
@@ -314,7 +314,7 @@ def overdue(session: Session, live: list[str], now: float) -> bool:
 
 
 def expire(session: Session, now: float) -> None:
-    """Fail the updates whose time is over."""
+    """End the updates whose time is over: canaries that have begun are judged, the others fail."""
     for update in session.scalars(select(Update).where(Update.state.in_(UPDATE_OPEN), Update.deadline_at <= now)):
         if update.state == "canary" and update.canary and update.canary["since"] is not None:
             silent = _silent(session, update)
@@ -350,7 +350,7 @@ def _awaited(session: Session) -> set[str]:
 
 
 def _promote(session: Session, update: Update, now: float) -> None:
-    """From here on the new version is wanted; a node that fails now converges to it by itself."""
+    """From this commit on the new version is wanted; a node that fails now converges to that version by itself."""
     deployment = deployments.find(session, update.deployment)
     new = catalogue.find(session, deployment.version.name, update.to_digest)
     if new.id != deployment.version_id:
@@ -376,7 +376,7 @@ def _fail(session: Session, update: Update, why: str, now: float, error_code: st
 
 
 def _outcome(session: Session, update: Update, now: float) -> None:
-    update.config = None  # secrets among it
+    update.config = None  # may hold secrets
     caller = Caller(update.who, update.address, now)
     action = f"{update.action}.{update.state}"
     audit.record(

@@ -73,7 +73,7 @@ def delete_version(name: str, ref: str) -> Response:
 
 @routes.post("/gc")
 def collect_garbage() -> Response:
-    """What the registry does every few minutes by itself, with other bounds if wished."""
+    """Collect garbage, as the registry does every few minutes by itself, with other bounds if wished."""
     wish = body(GcBody)
     unused_s = services().config.unused_kept_s if wish.unused_s is None else wish.unused_s
     blobs, uploads = services().collect(unused_s, untagged=wish.untagged)
@@ -123,7 +123,7 @@ def scale(name: str) -> Response:
 @routes.post("/deployments/<name>/moves")
 def move_groups(name: str) -> Response:
     wish = body(placements.MoveBody)
-    with services().store.write(durable=True) as session:  # a version of the map that is forgotten could be given to another move
+    with services().store.write(durable=True) as session:  # a forgotten version of the map could be given to another move
         return reply({"placement": placements.move(session, caller(), name, wish)})
 
 
@@ -159,7 +159,7 @@ def list_group_maps(name: str) -> Response:
 @routes.post("/deployments/<name>/group-maps")
 def claim_group_map(name: str) -> Response:
     wish = body(group_maps.ClaimBody)
-    with services().store.write(durable=True) as session:  # a home that is forgotten could be given away twice
+    with services().store.write(durable=True) as session:  # a forgotten home could be given away twice
         return reply(group_maps.claim(session, name, wish, services().clock()))
 
 
@@ -189,7 +189,7 @@ def promote_canary(name: str) -> Response:
 
 
 def _followed(update_id: str) -> Response:
-    """What happens to an update as it happens, where that is asked for; else where it can be read."""
+    """The events of an update as they happen, if a stream is asked for; else the address to read them at."""
     if "text/event-stream" in request.headers.get("Accept", ""):
         return stream(update_id)
     return reply({"id": update_id, "events": f"/api/v1/updates/{update_id}/events"}, 202)
@@ -278,12 +278,12 @@ def report(node: str) -> Response:
 
 
 def _require_same(session: Session, node: str) -> None:
-    """Conflict if the node that asks (?incarnation=...) is another one of that name than the one that is there."""
+    """Conflict if the node that asks (?incarnation=...) is not the live node of that name."""
     nodes.require_same(session, node, request.args.get("incarnation", ""), services().presence(session))
 
 
 def checked_node(node: str) -> str:
-    """The name of a node. UsageError if it is none."""
+    """The name of a node. UsageError if it is invalid."""
     if not _NODE.match(node):
         raise UsageError(f"node name {node!r:.120}: expected letters, digits, '.', '_' or '-', at most 100")
     return node

@@ -1,4 +1,4 @@
-"""The JSON API of applications, and where nodes tell their proposals. Thin routes, as in api.py."""
+"""The JSON API of applications, and of nodes' proposals. Thin routes, as in api.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def remove(name: str) -> Response:
 
 @application_routes.get("/applications/<name>/journal")
 def journal(name: str) -> Response:
-    """Its segments, oldest first."""
+    """The segments of its journal, oldest first."""
     with services().store.read() as session:
         applications.find_application(session, name)
         return reply({"segments": [{"segment": n, "lines": lines} for n, lines in application_lines.segments(session, name)]})
@@ -60,7 +60,7 @@ def journal(name: str) -> Response:
 
 @application_routes.post("/nodes/<node>/proposals")
 def propose(node: str) -> Response:
-    """A node's figures and proposals; the answer has what it was granted."""
+    """Take a node's figures and proposals; the answer has its grants."""
     return reply(services().managers.take(checked_node(node), body(ToldBody)))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from udo_protocol.errors import Unauthorized, UsageError
 
-# What the token service returns without a password.
+# The token service's answer to a request without a password.
 ANONYMOUS = "anonymous"
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_tokens(path: Path) -> tuple[str, ...]:
-    """The tokens in this file, one a line; a new file with one token if there is none."""
+    """Read the tokens in this file, one a line; create it with one token if there is none."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -37,7 +37,7 @@ def check(authorization: Authorization | None, tokens: tuple[str, ...]) -> None:
     if authorization is None:
         raise Unauthorized("this needs the write token: send 'Authorization: Bearer <token>' (it is in the registry's token file)")
     given = authorization.token if authorization.type == "bearer" else authorization.password if authorization.type == "basic" else None
-    # A list, not a generator: the time must not tell which token was close.
+    # A list, not a generator: timing must not reveal which token was close.
     if not any([hmac.compare_digest((given or "").encode(), token.encode()) for token in tokens]):
         raise Unauthorized("the token sent is not a write token of this registry")
 
@@ -52,7 +52,7 @@ def is_valid(authorization: Authorization | None, tokens: tuple[str, ...]) -> bo
 
 
 def challenges(base: str, *, oci_base: bool) -> list[str]:
-    """How to authenticate. `docker` asks /v2/ first and with a Basic challenge there it could not pull without a password, so
-    there only the token service is named: with the token as password it hands out that token, without one a token that reads."""
+    """Challenges for authentication. `docker` asks /v2/ first, and with a Basic challenge there it could not pull without a password, so
+    there only the token service is named: with the token as password it returns that token, without one a token that only reads."""
     service = f'Bearer realm="{base.rstrip("/")}/v2/token",service="udo registry"'
     return [service] if oci_base else [service, 'Basic realm="udo registry"']

@@ -10,13 +10,13 @@ from registry.content import backup, restore
 from registry.http.web import caller, flag, reply, services
 
 routes = Blueprint("backups", __name__, url_prefix="/api/v1")
-# As large as a file can be: what is taken is bounded by the disk, and only who has the token may send it.
+# As large as a file can be: the disk is the bound, and only holders of the token may send a restore.
 _MOST_BYTES = 1 << 62
 
 
 @routes.get("/backup")
 def make() -> Response:
-    """The archive. Its rows are those of one commit; writers wait while they are read, not while files are sent."""
+    """Send the archive. Its rows are those of one commit; writers wait while they are read, not while files are sent."""
     s = services()
     with s.store.write() as session:
         head, rows = backup.rows(session, _revision(session), s.clock())
@@ -27,7 +27,7 @@ def make() -> Response:
 
 @routes.post("/restore")
 def put() -> Response:
-    """The archive in the place of what there is."""
+    """Restore the archive in the request's body."""
     s, replace = services(), flag("replace")
     request.max_content_length = _MOST_BYTES
     with restore.unpacked(request.stream, s.blobs.incoming) as unpacked, s.store.write(durable=True, removes_files=True) as session:
@@ -36,5 +36,5 @@ def put() -> Response:
 
 
 def _revision(session: Session) -> str:
-    """The form of the tables."""
+    """The revision of the tables."""
     return str(session.execute(text("SELECT version_num FROM alembic_version")).scalar_one())

@@ -1,4 +1,4 @@
-"""The body of an upload as it comes: from the connection itself where gunicorn shows it, which saves copying every byte several times."""
+"""The body of an upload, read from the connection itself where gunicorn exposes it, which saves copying every byte several times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fill = Callable[[memoryview], int]
 
 
 def filler(environ: dict[str, Any]) -> Fill:
-    """A function that puts the next bytes of the request's body into a buffer: how many, 0 at its end; OSError if it breaks off."""
+    """A function that puts the next bytes of the request body into a buffer and returns their number, 0 at the end; OSError if cut off."""
     stream, connection = environ["wsgi.input"], environ.get("gunicorn.socket")
     reader = getattr(stream, "reader", None)
     if connection is None or not isinstance(reader, LengthReader):
@@ -24,9 +24,9 @@ def filler(environ: dict[str, Any]) -> Fill:
         try:
             came: int = connection.recv_into(buffer[:wanted]) if wanted else 0
         except OSError:
-            stream.failed = True  # where the next request begins is not known any more
+            stream.failed = True  # the start of the next request is unknown
             raise
-        reader.length -= came  # what gunicorn still has to skip before the next request
+        reader.length -= came  # the bytes gunicorn still has to skip before the next request
         return came
 
     return fill

@@ -1,6 +1,6 @@
-"""The registry's page for Prometheus: deployments and nodes as they are now, requests since the start, and how long updates' phases took.
+"""The registry's page for Prometheus: present deployments and nodes, requests since the start, and durations of updates' phases.
 
-Phases come from the journal of updates in the database, each counted once, also those that ended while nobody scraped.
+Phases come from the journal of updates in the database, each counted once, even if it ended between two scrapes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from registry.http.web import Services
 
 _REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0)
-# Nodes pull gigabytes and load models in some phases, and change the owner in others.
+# In some phases nodes pull gigabytes and load models, in others they change the owner.
 _PHASE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-# Events of one scrape: after a longer time without one the rest follows with the next.
+# Events per scrape: after a longer time without a scrape the rest follows with the next one.
 _AT_A_TIME = 10_000
 
 
 class RegistryMetrics(Collector):
-    """Those of one application."""
+    """The metrics of one application."""
 
     def __init__(self, parts: Services) -> None:
         self._parts = parts
@@ -53,16 +53,16 @@ class RegistryMetrics(Collector):
             registry=self.page,
             buckets=_PHASE_S,
         )
-        self._seen, self._last_ms = 0, dict[str, float]()  # the last event, and of each open update the time of its last one
+        self._seen, self._last_ms = 0, dict[str, float]()  # the last event, and the time of each open update's last one
         self._lock = threading.Lock()
         self.page.register(self)
 
     def describe(self) -> list[Metric]:
-        """Nothing is asked of the database before there is one."""
+        """Return nothing, so that registering does not read the database."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """What the database and the disk say now."""
+        """The present figures of the database and the disk."""
         parts = self._parts
         nodes = GaugeMetricFamily("udo_registry_nodes", "Nodes that the registry knows.", labels=["live"])
         reports = GaugeMetricFamily("udo_deployment_nodes", "Nodes of a deployment by what they report.", labels=["deployment", "state"])
@@ -95,7 +95,7 @@ class RegistryMetrics(Collector):
             return generate_latest(self.page)
 
     def _observe(self, session: Session) -> None:
-        """Count the events that are new."""
+        """Count the new events."""
         new = select(Event.id, Event.update_id, Event.phase, Event.at_ms, Update.action).join(Update, Update.id == Event.update_id)
         for number, update, phase, at_ms, action in session.execute(new.where(Event.id > self._seen).order_by(Event.id).limit(_AT_A_TIME)):
             self._phases.labels(action, phase).observe(max(at_ms - self._last_ms.get(update, 0.0), 0.0) / 1000)
@@ -116,6 +116,6 @@ def measure(app: Flask, parts: Services) -> None:
         metrics.requests.labels(request.endpoint or "none", str(response.status_code)).observe(taken_s)
         return response
 
-    app.before_request_funcs.setdefault(None, []).insert(0, began)  # before the token is looked at: refusals are timed, too
+    app.before_request_funcs.setdefault(None, []).insert(0, began)  # before the token is checked: refusals are timed, too
     app.after_request(ended)
     app.add_url_rule("/metrics", view_func=lambda: Response(metrics.text(), content_type=CONTENT_TYPE_LATEST), endpoint="metrics")

@@ -25,7 +25,7 @@ def _check(_endpoint: str | None, values: dict[str, Any] | None) -> None:
 
 
 def mark(response: Response) -> Response:
-    """Docker's clients look for this on every answer."""
+    """Add the header that Docker's clients look for in every answer."""
     if request.path.startswith("/v2/"):
         response.headers["Docker-Distribution-API-Version"] = "registry/2.0"
     return response
@@ -33,7 +33,7 @@ def mark(response: Response) -> Response:
 
 @routes.get("/")
 def base() -> Response:
-    """Says that this is a registry, and, to a request without credentials, how to authenticate (reads do not need it)."""
+    """Answer that this is a registry, and tell a request without credentials how to authenticate (reads do not need it)."""
     given = request.authorization
     if given is not None and given.token == auth.ANONYMOUS:
         return reply({})
@@ -73,7 +73,7 @@ def tags(name: str) -> Response:
 
 @routes.get("/<path:name>/referrers/<digest>")
 def referrers(name: str, digest: str) -> Response:
-    """An index of the manifests attached to this one, or of those of one artifact type."""
+    """An index of the manifests attached to this one, of one artifact type only if given."""
     last, most = _page()
     with services().store.read() as session:
         found = repositories.referrers(session, services().blobs, name, digest, last, most + 1)
@@ -129,7 +129,7 @@ def get_blob(name: str, digest: str) -> Response:
     with s.store.read() as session:
         touched_at = repositories.holding(session, name, digest).touched_at
     if request.method == "HEAD" and s.clock() - touched_at > s.config.unused_kept_s / 4:
-        # Somebody pushes and relies on it from now on: garbage collection must know.
+        # A client pushes and relies on it from now on: garbage collection must know.
         with s.store.write(durable=True) as session:
             repositories.holding(session, name, digest).touched_at = s.clock()
     path = s.blobs.require(digest)
@@ -164,7 +164,7 @@ def begin_upload(name: str) -> Response:
         try:
             _append(upload)
             return _finish(name, upload, digest)
-        except BaseException:  # the client does not know its name yet, so it cannot resume it
+        except BaseException:  # the client does not know the upload's name yet, so it cannot resume it
             upload.cancel()
             raise
 
@@ -177,7 +177,7 @@ def upload_status(name: str, upload_id: str) -> Response:
 
 @routes.patch("/<path:name>/blobs/uploads/<upload_id>")
 def append(name: str, upload_id: str) -> Response:
-    """Take the next chunk, or all the rest."""
+    """Append the next chunk, or all the rest."""
     upload = services().uploads.find(name, upload_id)
     with upload.taken():
         try:
@@ -189,7 +189,7 @@ def append(name: str, upload_id: str) -> Response:
 
 @routes.put("/<path:name>/blobs/uploads/<upload_id>")
 def finish(name: str, upload_id: str) -> Response:
-    """Take the last chunk, if there is one, and make it a blob if it has the digest."""
+    """Append the last chunk, if there is one, and make the upload a blob if it has the digest."""
     upload, digest = services().uploads.find(name, upload_id), request.args.get("digest")
     if digest is None:
         raise DigestInvalid("expected the digest of the whole blob: PUT ...?digest=sha256:...")
@@ -212,7 +212,7 @@ def cancel(name: str, upload_id: str) -> Response:
 
 
 def _append(upload: Upload) -> None:
-    """Append the request's body, where its Content-Range says if it has one."""
+    """Append the request's body, at the place in its Content-Range if it has one."""
     length = request.content_length
     if given := request.headers.get("Content-Range"):
         first, _, last = given.removeprefix("bytes ").partition("/")[0].partition("-")

@@ -33,19 +33,19 @@ class ManifestUnknown(NotFound):
 
 
 class ManifestInvalid(ManifestError):
-    """Not an image manifest or index of a form that is stored here."""
+    """Not an image manifest or index in a form that the registry stores."""
 
     oci, status = "MANIFEST_INVALID", 400
 
 
 class ManifestBlobUnknown(ManifestError):
-    """A manifest came before what it refers to."""
+    """A manifest came before content that it refers to."""
 
     oci, status = "MANIFEST_BLOB_UNKNOWN", 404
 
 
 class DigestInvalid(UsageError):
-    """No digest, or not that of the content."""
+    """Not a digest, or not that of the content."""
 
     oci, status = "DIGEST_INVALID", 400
 
@@ -57,13 +57,13 @@ class SizeInvalid(UsageError):
 
 
 class UploadUnknown(NotFound):
-    """No such upload: finished, cancelled, or vanished after a time without a byte."""
+    """No such upload: finished, cancelled, or expired after a time without a byte."""
 
     oci, status = "BLOB_UPLOAD_UNKNOWN", 404
 
 
 class UploadInvalid(UsageError):
-    """The upload cannot take this request; begin again, or go on from where it stands."""
+    """The upload cannot take this request; begin again, or continue at its present size."""
 
     oci, status = "BLOB_UPLOAD_INVALID", 400
 
@@ -75,7 +75,7 @@ class TooManyUploads(errors.Unavailable):
 
 
 class RangeInvalid(UsageError):
-    """A chunk that does not begin where the upload stands."""
+    """A chunk that does not begin at the upload's present size."""
 
     oci, status = "BLOB_UPLOAD_INVALID", 416
 
@@ -97,7 +97,7 @@ class Unsigned(errors.SignatureError):
 
 
 class InUse(errors.Conflict):
-    """What is to be deleted is referred to."""
+    """The content to delete is still referred to."""
 
     oci, status = "DENIED", 405
 
@@ -112,7 +112,7 @@ _BY_STATUS = {401: "UNAUTHORIZED", 403: "DENIED", 404: "NAME_UNKNOWN", 405: "UNS
 
 
 def form(e: Exception, status: int, code: str, message: str, retry: bool) -> dict[str, Any]:
-    """The specification's JSON; `detail` carries what udo's own clients read."""
+    """The specification's JSON; `detail` has the fields that udo's own clients read."""
     oci = getattr(e, "oci", None)
     if oci is None and isinstance(e, UdoError):
         oci = next((o for cls, o in _BY_CLASS.items() if isinstance(e, cls)), None)

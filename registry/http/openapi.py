@@ -1,4 +1,4 @@
-"""The description of the HTTP API, served at /openapi.json. A test compares it with the routes; it decides nothing."""
+"""The description of the HTTP API, served at /openapi.json. A test compares it with the routes; nothing depends on it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _APPLICATION = "/api/v1/applications/{name}"
 _WRITES_WITHOUT_TOKEN = (_DEPLOYMENT + "/plans",)
 _READS_WITH_TOKEN = (_NODE + "/wanted", _UPLOAD, "/v2/", "/api/v1/audit", "/api/v1/backup")
 
-# (method, path, what it does, statuses of success, query parameters, body: a model, a media type or nothing)
+# (method, path, summary, statuses of success, query parameters, body: a model, a media type or nothing)
 _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[BaseModel] | str | None]] = [
     ("get", "/healthz", "Whether the registry answers", (200,), (), None),
     ("get", "/metrics", "Figures for Prometheus", (200,), (), None),
@@ -117,7 +117,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
 
 def describe() -> Json:
     """The whole OpenAPI document."""
-    from registry.http import api  # which serves what this module describes
+    from registry.http import api  # serves the routes that this module describes
 
     named: dict[str, type[BaseModel]] = {m.__name__: m for m in (api.GcBody, api.EpochBody, api.UpdateBody)}
     models = [*named.values(), *(b for *_, b in _OPERATIONS if isinstance(b, type))]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RegistryWorker(ThreadWorker):  # type: ignore[misc]
-    """A thread worker that lets long polls, streams and idle connections go at once when it is told to stop."""
+    """A thread worker that drops long polls, streams and idle connections at once when it is told to stop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -63,9 +63,9 @@ class _Application(BaseApplication):  # type: ignore[misc]
             "worker_connections": 4 * self._config.threads,
             # Clients keep their connection between two steps of an update; a new one costs a round trip.
             "keepalive": 75,
-            # The master replaces a worker that has shown no sign of life for so long: longer than a hang that one survives.
+            # The master replaces a worker that has shown no sign of life for this long: longer than any hang that a worker survives.
             "timeout": 120,
-            # An upload under way may finish within this; all else is let go at once.
+            # An upload under way may finish within this; all else is dropped at once.
             "graceful_timeout": 5,
             "control_socket_disable": True,
             "proc_name": "udo-registry",
@@ -77,7 +77,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
             tls = Tls.folder(self._config.tls)
             serving = ServerTls(tls, self._config.handshake_s)
             settings |= {"certfile": str(tls.certificate), "keyfile": str(tls.key)}
-            settings["ssl_context"] = lambda _config, _default: serving.context()  # asked for each connection
+            settings["ssl_context"] = lambda _config, _default: serving.context()  # called for each connection
         for name, value in settings.items():
             if name in self.cfg.settings:
                 self.cfg.set(name, value)
@@ -92,7 +92,7 @@ class _Application(BaseApplication):  # type: ignore[misc]
         temporary = path.with_suffix(".new")
         address = _address(worker.sockets[0].getsockname())
         if self._config.tls is not None and not address.startswith("unix:"):
-            address = f"https://{reached_at(self._config.listen)}"  # by the name that its certificate has, too
+            address = f"https://{reached_at(self._config.listen)}"  # by a name that its certificate has, too
         temporary.write_text(address + "\n")
         os.replace(temporary, path)
 
@@ -117,7 +117,7 @@ def _address(name: Any) -> str:
 
 
 def serve(config: RegistrySettings) -> int:
-    """Serve until SIGTERM, SIGINT or SIGQUIT; the exit code."""
+    """Serve until SIGTERM, SIGINT or SIGQUIT; returns the exit code."""
     try:
         _Application(config).run()
     except SystemExit as e:

@@ -1,4 +1,4 @@
-"""How an update or a rollback begins, and a canary is promoted, whoever asks for it."""
+"""Starting an update or a rollback, and promoting a canary, for the API and the console alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(
     canary: dict[str, Any] | None = None,
     config: ConfigBody | None = None,
 ) -> str:
-    """The id of the update. One that is refused is in the audit trail, too."""
+    """Start an update; returns its id. A refused one is in the audit trail, too."""
     s = services()
     return _begun(
         by, name, action, lambda session: updates.start(session, by, name, action, version, s.presumed(session), timeout_s, canary, config)
@@ -35,7 +35,7 @@ def start(
 
 
 def promote(by: Caller, name: str) -> str:
-    """The id of the update whose canary is ended as one that has passed."""
+    """End the canary as passed; returns the id of its update."""
     return _begun(by, name, "promote", lambda session: updates.promote_canary(session, by, name))
 
 

@@ -17,12 +17,12 @@ from udo_protocol import supervised
 from udo_protocol.lifecycle import UPDATE_FINAL
 
 log = logging.getLogger(__name__)
-# How late an update may fail after its deadline, or a vanished node be noticed.
+# The longest delay with which an overdue update fails, or a vanished node is noticed.
 TICK_S = 0.5
 PRUNE_TICKS = 600
-# A tick that comes so late tells that this process stood still: what nodes have said meanwhile is still to be read.
+# A tick this late means that this process stood still: reports of nodes sent meanwhile are still to be read.
 STOOD_STILL_S = 5.0
-# Nodes ask a registry that was away again at the latest after this time.
+# Nodes retry a registry that was away at the latest after this time.
 RETRIED_S = 3.0
 
 
@@ -51,7 +51,7 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
             said = time.monotonic()
             if event["phase"] in UPDATE_FINAL:
                 return
-        # Commits of others, such as heartbeats, are no reason to be silent.
+        # Commits about other things, such as heartbeats, are no reason to be silent.
         left_s = said + s.config.stream_beat_s - time.monotonic()
         if left_s <= 0 or not s.hub.wait_commit(seen, left_s):
             yield ": still running\n\n"
@@ -62,14 +62,14 @@ def _settle_replicas(s: Services) -> None:
     with s.store.read() as session:
         if not failover.due(session, s.suspected(session)):
             return
-    with s.store.write(durable=True) as session:  # a version that is forgotten could be given out twice
+    with s.store.write(durable=True) as session:  # a forgotten version could be given out twice
         failover.settle(session, s.clock(), s.suspected(session))
 
 
 def keep_time(s: Services) -> None:
-    """Until the server stops: fail updates that overstay, go on without nodes that vanished, forget what is old now and then.
+    """Until the server stops: fail overdue updates, continue without vanished nodes, forget old data now and then.
 
-    Of several processes each does this; the rules are applied by the one writer of that moment, to what the others have left.
+    Each of several processes does this; the rules are applied by one writer at a time, to what the others have left.
     """
     ticked, judges_from = time.monotonic(), 0.0
     begun, decides_from = ticked, 0.0
@@ -83,7 +83,7 @@ def keep_time(s: Services) -> None:
             continue
         try:
             if ticked - before > s.config.suspect_s / 2 or ticked < begun + RETRIED_S:
-                decides_from = ticked + s.config.suspect_s  # this process may have heard of nobody because it stood still, or was away
+                decides_from = ticked + s.config.suspect_s  # it may have heard of no node because it stood still, or was away
             if ticked >= decides_from:
                 _settle_replicas(s)
             if tick % PRUNE_TICKS == 0:

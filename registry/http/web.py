@@ -1,4 +1,4 @@
-"""What all routes share: the services, the caller, validated request bodies, answers and errors as JSON.
+"""Code that all routes share: the services, the caller, validated request bodies, answers and errors as JSON.
 
 Errors are `{"error": {code, message, retry}}` with the codes of udo_protocol.errors, below /v2 in the form of the OCI
 distribution specification. Writes need the token, and so do a few reads.
@@ -37,9 +37,9 @@ from udo_protocol.clock import SteadyTime
 from udo_protocol.errors import UdoError, UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
-# Who calls an operator needs the number of a plan, and changes nothing that anybody sees by taking one.
+# Callers of an operator need the number of a plan, and change nothing that anybody sees by taking one.
 WRITES_WITHOUT_TOKEN = frozenset(("api.number_plan",))
-# What only nodes, pushers and operators of the platform may read; all other reads are open.
+# Reads for nodes, pushers and operators of the platform only; all other reads are open.
 READS_WITH_TOKEN = frozenset(("api.wanted", "api.audit_rows", "backups.make", "oci.upload_status"))
 STATUS: dict[type[UdoError], int] = {
     errors.NotFound: 404,
@@ -54,7 +54,7 @@ STATUS: dict[type[UdoError], int] = {
 
 @dataclass
 class Services:
-    """What the routes work with; one per application."""
+    """The parts that the routes use; one set per application."""
 
     config: RegistrySettings
     store: Store
@@ -64,7 +64,7 @@ class Services:
     tokens: tuple[str, ...]
     clock: Callable[[], float] = field(default_factory=SteadyTime)
     polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
-    wanted: tuple[int, bytes] = (-1, b"")  # the answer to all nodes, of one generation
+    wanted: tuple[int, bytes] = (-1, b"")  # (generation, its answer to all nodes)
 
     def __post_init__(self) -> None:
         self.started = self.clock()
@@ -75,22 +75,22 @@ class Services:
         return presence(session, self.clock() - self.config.node_live_s, self.polled)
 
     def suspected(self, session: Session) -> Nodes:
-        """The nodes, as heard of within the time after which others take their places."""
+        """The nodes by whether they were heard of within suspect_s, after which others take their places."""
         there = presence(session, self.clock() - self.config.suspect_s, self.polled)
         return Nodes(disks(session, there.live), reachable(session, there), drained(session))
 
     def presumed(self, session: Session) -> Presence:
-        """The same as updates see it: a registry that has just started gives nodes time to find it."""
+        """Presence as updates see it: a registry that has just started gives nodes time to find it."""
         return presumed(session, self.started, self.clock(), self.config.node_live_s, self.polled)
 
     def collect(self, unused_s: float, *, untagged: bool = False) -> tuple[int, int]:
-        """Remove blobs nobody used for that long, and uploads that broke off, if they are older than that or than what is kept of
-        them; how many of each."""
+        """Remove blobs unused for that long, and uploads that broke off longer ago than that or than upload_kept_s; returns the number
+        of each."""
         before = self.clock() - unused_s
         with self.store.write(durable=True) as session:
             repositories.forget_unused(session, before, untagged=untagged)
         there = list(self.blobs.everything())
-        # The only writer again: a blob that a push came to hold meanwhile stays, and none can come to be held before it is gone.
+        # The only writer again: a blob that a push has come to hold meanwhile stays, and no push can come to hold one before it is gone.
         with self.store.write(removes_files=True) as session:
             unused = repositories.not_held(session, there)
             for digest in unused:
@@ -99,12 +99,12 @@ class Services:
 
 
 def services() -> Services:
-    """Those of the application that serves this request."""
+    """The services of the application that serves this request."""
     return cast(Services, current_app.extensions["registry"])
 
 
 def authorise() -> None:
-    """Before every request: Unauthorized for one that needs a token and has none."""
+    """Before every request: Unauthorized if it needs a token and has none."""
     if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
         request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
     if request.blueprint == "console":  # its forms have a check of their own
@@ -116,7 +116,7 @@ def authorise() -> None:
 
 
 def on_error(e: Exception) -> Response:
-    """Any exception as its status and JSON."""
+    """Turn any exception into its status and JSON."""
     if isinstance(e, HTTPException) and (e.response is not None or e.code in (301, 308)):
         return cast(Response, e.get_response())
     status, code, message, retry = error_of(e)
@@ -133,7 +133,7 @@ def on_error(e: Exception) -> Response:
 
 
 def error_of(e: Exception) -> tuple[int, str, str, bool]:
-    """(status, code, message, whether a retry may help) of an exception; an unexpected one is logged, and told without its text."""
+    """(status, code, message, whether a retry may help) of an exception; an unexpected one is logged, and answered without its text."""
     if isinstance(e, UdoError):
         status = getattr(e, "status", None) or next((s for cls in type(e).__mro__ if (s := STATUS.get(cls))), 500)
         return status, e.code, str(e), e.retry
@@ -149,7 +149,7 @@ def error_of(e: Exception) -> tuple[int, str, str, bool]:
 
 
 def _disk_full(e: Exception) -> bool:
-    """Of a file, or of the database: PostgreSQL's class of errors for it is 53100."""
+    """Whether the disk of a file or of the database is full; PostgreSQL's code for that is 53100."""
     if isinstance(e, DBAPIError):
         return "disk is full" in str(e.orig) or getattr(e.orig, "sqlstate", "") == "53100"
     return isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -177,7 +177,7 @@ def body(model: type[Model]) -> Model:
 
 
 def number(name: str, default: float, ceiling: float) -> float:
-    """A number of the query string, cut off at `ceiling`."""
+    """A number of the query string, from 0 to `ceiling`."""
     text = request.args.get(name, str(default))
     try:
         value = float(text)
@@ -189,7 +189,7 @@ def number(name: str, default: float, ceiling: float) -> float:
 
 
 def flag(name: str) -> bool:
-    """A true or false of the query string, false if it is not there."""
+    """A boolean of the query string, false if it is not there."""
     text = request.args.get(name, "false").lower()
     if text not in ("true", "false"):
         raise UsageError(f"?{name}=: expected true or false, got {text!r:.50}")

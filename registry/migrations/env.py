@@ -1,4 +1,4 @@
-"""Alembic's entry point; registry.store.store.migrate hands in the connection, there is no other way to run it."""
+"""Alembic's entry point; registry.store.store.migrate hands in the connection; there is no other way to run it."""
 
 from __future__ import annotations
 

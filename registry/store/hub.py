@@ -1,5 +1,5 @@
-"""Wakes long polls and streams the moment something is committed, here or by another process of the same database. No I/O, knows nothing
-of what changed."""
+"""Wakes long polls and streams the moment something is committed, in this process or another one of the same database. No I/O; does not
+know what has changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from udo_protocol.errors import Unavailable
 
 
 class Hub:
-    """A counter of commits and the wanted-state generation, with one condition for all who wait."""
+    """A counter of commits and the wanted-state generation, with one condition for all waiting requests."""
 
     def __init__(self, waiters: int) -> None:
         self._changed = threading.Condition()
@@ -20,14 +20,14 @@ class Hub:
         self.stopping = threading.Event()
 
     def publish(self, generation: int | None) -> None:
-        """Something was committed; `generation` is given when what nodes shall do has changed. News of an older one may come late."""
+        """Note a commit; `generation` is given if the wanted state of nodes has changed. News of an older one may come late."""
         with self._changed:
             self.commits += 1
             self.generation = max(self.generation, generation or 0)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let everybody go: the server is stopping."""
+        """Release all waiting requests: the server is stopping."""
         with self._changed:
             self.stopping.set()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Database and folder of images belong together: both hold the number of their registry, drawn when it first began."""
+"""Database and folder of images belong together: both hold the number of their registry, drawn at its first start."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from registry.content.blobs import Blobs
 from registry.store.models import Setting, StoredManifest
 from udo_protocol.errors import UsageError
 
-# In the folder of images.
+# The file in the folder of images.
 MARK = "registry-id"
 _KEY = "identity"
 
 
 def draw() -> int:
-    """Another number than any registry has, as far as chance goes: it keeps neighbours from being mixed up, it protects nothing."""
+    """A random number, hardly that of another registry: it keeps neighbours from being mixed up, and protects nothing."""
     return secrets.randbelow(2**31 - 1) + 1
 
 
@@ -30,7 +30,7 @@ def stored(session: Session) -> int | None:
 
 
 def give(session: Session, folder: Path, number: int) -> None:
-    """Both have this number from now on."""
+    """Give this number to both."""
     mark = folder / MARK
     temporary = mark.with_suffix(f".{os.getpid()}")
     temporary.write_text(f"{number}\n", "utf-8")

@@ -1,4 +1,4 @@
-"""The tables. Times are seconds since the epoch; JSON columns hold what is only stored and handed on."""
+"""The tables. Times are seconds since the epoch; JSON columns hold data that is only stored and passed on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Holding(Base):
 
     repository: Mapped[str] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(primary_key=True, index=True)
-    touched_at: Mapped[float]  # when a push last sent it or was told that it is there
+    touched_at: Mapped[float]  # when a push last sent it or asked for it
 
 
 class StoredManifest(Base):
@@ -55,7 +55,7 @@ class StoredManifest(Base):
 
 
 class Tag(Base):
-    """A name of a manifest. That of an operator version never moves."""
+    """A name of a manifest. The tag of an operator version never moves."""
 
     __tablename__ = "tags"
 
@@ -79,10 +79,10 @@ class Deployment(Base):
     limits: Mapped[dict[str, Any]]
     previous: Mapped[list[Any]]  # [{version, digest}], the latest first
     generation: Mapped[int]
-    made: Mapped[int]  # the generation it was deployed with; 0: with a release that kept no such numbers
+    made: Mapped[int]  # the generation it was deployed with; 0: with a release without such numbers
     created_at: Mapped[float]
     elasticity: Mapped[dict[str, Any] | None]  # elasticity.scaling.modes.Elasticity; null: its defaults
-    placement: Mapped[dict[str, Any] | None]  # {version, nodes}: the node of each slot; null: so many slots on each node
+    placement: Mapped[dict[str, Any] | None]  # {version, nodes}: the node of each slot; null: `slots` on each node
 
     version: Mapped[Version] = relationship(lazy="joined")
 
@@ -98,7 +98,7 @@ class Application(Base):
 
 
 class ApplicationLine(Base):
-    """A line of an application's journal (elasticity/scaling/application_journal.py). Only ever appended to; old segments go as a whole."""
+    """A line of an application's journal (elasticity/scaling/application_journal.py). Append-only; old segments are deleted as a whole."""
 
     __tablename__ = "application_lines"
     __table_args__ = (Index("ix_application_lines_segment", "application", "segment"),)
@@ -145,7 +145,7 @@ class Participant(Base):
 
 
 class Event(Base):
-    """One step of an update, as its watchers are told."""
+    """One step of an update, as shown to its watchers."""
 
     __tablename__ = "update_events"
 
@@ -174,7 +174,7 @@ class Node(Base):
 
 
 class NodeState(Base):
-    """What a node last said about a deployment."""
+    """A node's last report about a deployment."""
 
     __tablename__ = "node_states"
 
@@ -202,7 +202,7 @@ class Epoch(Base):
 
 
 class GroupMap(Base):
-    """Where the keyed state of a session lies. Version 0 names its home, one node for all key groups; each later one follows a move."""
+    """The nodes with the keyed state of a session. Version 0 of the map names its first home; each release makes a new version."""
 
     __tablename__ = "group_maps"
 
@@ -211,14 +211,14 @@ class GroupMap(Base):
     version: Mapped[int]
     node: Mapped[str]  # empty: released, the next node that asks becomes the home
     incarnation: Mapped[str]  # of that node's state server: after the loss of its disk, a node is a different one
-    others: Mapped[dict[str, Any]]  # node -> incarnation: of a deployment over nodes, those that have its other slots
+    others: Mapped[dict[str, Any]]  # node -> incarnation: for a deployment over nodes, the other nodes that have slots
     stored: Mapped[bool]  # has had a store since it began
     spread: Mapped[bool]  # other nodes have served it from its store: no node alone has all of its state
     at: Mapped[float]
 
 
 class Audit(Base):
-    """Who did what, when, from which digest to which. Only ever appended to."""
+    """Audited actions: who, what, when, from which digest to which. Append-only."""
 
     __tablename__ = "audit"
 
@@ -234,7 +234,7 @@ class Audit(Base):
 
 
 class Setting(Base):
-    """Single numbers: `generation` counts changes of what nodes shall do, `plans` is the highest number of a plan."""
+    """Single numbers: `generation` counts changes of the nodes' wanted state, `plans` is the highest number of a plan."""
 
     __tablename__ = "settings"
 

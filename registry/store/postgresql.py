@@ -1,6 +1,6 @@
-"""PostgreSQL, which several registry processes may have in common: one writer at a time over all of them, and each hears of all commits.
+"""PostgreSQL, which several registry processes may share: one writer at a time over all of them, and each hears of all commits.
 
-A writer holds an advisory lock of its transaction, which the server gives up with the connection: what a killed process had begun is
+A writer holds an advisory lock of its transaction, which the server releases with the connection: the transaction of a killed process is
 rolled back, and the next writer goes on from the last commit. So all rules of the domain hold as they do in one process.
 """
 
@@ -18,19 +18,19 @@ from sqlalchemy.orm import Session
 from registry.store.hub import Hub
 
 log = logging.getLogger(__name__)
-# "udo" and a number: the keys of the locks of writers, of migrations, and of the process that leads. Of this database only.
+# "udo" and a number: keys of this database's locks for writers, for migrations, and for the process that leads.
 _WRITERS, _MIGRATIONS, _LEAD = 0x75646F01, 0x75646F02, 0x75646F03
 _CHANNEL = "udo_registry"
-# Who cannot write for so long says so (HTTP 503): other writers take milliseconds, a large garbage collection less than a second.
+# A request that cannot write for this long fails (HTTP 503): other writers take milliseconds, a large garbage collection below a second.
 LOCK_MS = 10_000
 # A writer that stands still (SIGSTOP, a frozen host) loses its transaction after this time, so that others wait less than LOCK_MS.
 STANDS_STILL_MS = 5_000
-# A host that has vanished is noticed after this many probes so far apart.
+# A vanished host is noticed after this many probes, this far apart.
 _KEEPALIVES = {"idle": 5, "interval": 2, "count": 3}
-# Notifications could get lost with a connection that is not known to be: after this time the listener looks by itself.
+# Notifications may get lost with a connection whose loss goes unnoticed: after this time the listener looks by itself.
 _LOOK_S = 2.0
 _AGAIN_S = 0.5
-# SQLSTATEs, or their classes, of a server or connection that went away, of a full server, and of a lock or transaction that took too long.
+# SQLSTATEs, or their classes, of a lost server or connection, of a full server, and of a lock or transaction that took too long.
 _AWAY = ("08", "57P", "53300", "55P03", "25P03", "25P04")
 
 
@@ -40,7 +40,7 @@ def is_postgresql(url: str) -> bool:
 
 
 def connect_arguments() -> dict[str, Any]:
-    """For the driver: bounds of all waits, enforced by the server."""
+    """Arguments of the driver: bounds of all waits, enforced by the server."""
     bounds = {"lock_timeout": LOCK_MS, "idle_in_transaction_session_timeout": STANDS_STILL_MS}
     bounds |= {f"tcp_keepalives_{name}": value for name, value in _KEEPALIVES.items()}
     mine = {f"keepalives_{name}": value for name, value in _KEEPALIVES.items()}
@@ -49,22 +49,22 @@ def connect_arguments() -> dict[str, Any]:
 
 
 def one_migration_at_a_time(connection: Connection) -> None:
-    """Until the transaction ends; processes that start at the same time wait for each other."""
+    """Wait for other processes' migrations; the lock is held until the transaction ends."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATIONS})
 
 
 def take_writers_lock(session: Session) -> None:
-    """Until the transaction ends. OperationalError with SQLSTATE 55P03 after LOCK_MS."""
+    """Take the lock until the transaction ends. OperationalError with SQLSTATE 55P03 after LOCK_MS."""
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
 
 
 def stand_still_allowed(session: Session) -> None:
-    """In this transaction: who has removed a file may not lose the lock that it was removed under."""
+    """Unbound this transaction: a process that has removed a file must not lose the lock under which it was removed."""
     session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
 
 def is_away(e: BaseException) -> bool:
-    """Whether this says that the database cannot be reached, or was too busy: the same may succeed later."""
+    """Whether this error says that the database cannot be reached, or was too busy: the same may succeed later."""
     if not isinstance(e, DBAPIError):
         return False
     state = getattr(e.orig, "sqlstate", None)
@@ -74,14 +74,14 @@ def is_away(e: BaseException) -> bool:
 
 
 class Lead:
-    """Whether this process leads: one of all processes of the database does, for as long as its connection lives. For one thread."""
+    """Whether this process leads: one of all processes of the database does, as long as its connection lives. For one thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection: Connection | None = None
 
     def held(self) -> bool:
-        """Takes the lead if nobody has it. False while the database is away."""
+        """Take the lead if no process has it; whether this one leads. False while the database is away."""
         try:
             if self._connection is not None:
                 self._connection.exec_driver_sql("SELECT 1")
@@ -106,7 +106,7 @@ class Lead:
 
 
 class OtherProcesses:
-    """The other processes of this database, as one of them sees them: tells them of its commits, and hears of theirs."""
+    """The other processes of this database: tells them of this process's commits, and hears of theirs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -114,16 +114,16 @@ class OtherProcesses:
         self._ahead_s = 0.0
 
     def tell(self, session: Session, generation: int | None) -> None:
-        """All of them, as soon as this transaction is committed."""
+        """Notify all of them, as soon as this transaction is committed."""
         said = f"{self._own} {'' if generation is None else generation}"
         session.execute(text("SELECT pg_notify(:channel, :said)"), {"channel": _CHANNEL, "said": said})
 
     def clock(self) -> float:
-        """Seconds since the epoch by the server's clock, which is the same for all processes; looked at every few seconds."""
+        """Seconds since the epoch by the server's clock, which is the same for all processes; read every few seconds."""
         return time.time() + self._ahead_s
 
     def look(self) -> int:
-        """The server's clock, and the generation of what nodes shall do."""
+        """Read the server's clock; returns the generation of the nodes' wanted state."""
         with self._engine.connect() as connection:
             before = time.time()
             row = connection.execute(
@@ -133,7 +133,7 @@ class OtherProcesses:
         return int(row[1] or 0)
 
     def listen(self, hub: Hub) -> None:
-        """Wake those who wait in this process, until the hub closes. While the database is away it is asked over and over."""
+        """Wake waiting requests of this process until the hub closes. Retries while the database is away."""
         import psycopg
 
         while not hub.stopping.is_set():
@@ -150,7 +150,7 @@ class OtherProcesses:
             connection.exec_driver_sql(f"LISTEN {_CHANNEL}")
             driver = cast(Any, connection.connection.driver_connection)
             try:
-                hub.publish(self.look())  # what was committed while nobody listened
+                hub.publish(self.look())  # for commits made while this process did not listen
                 while not hub.stopping.is_set():
                     if (generation := self.look()) > hub.generation:
                         hub.publish(generation)
@@ -161,4 +161,4 @@ class OtherProcesses:
                             if who != self._own:
                                 hub.publish(int(generation) if generation else None)
             finally:
-                connection.invalidate()  # the pool's others need no notifications
+                connection.invalidate()  # the pool's other connections need no notifications

@@ -50,7 +50,7 @@ def open_engine(url: str, *, durable: bool = False) -> Engine:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to the newest form."""
+    """Migrate the database to the newest form."""
     config = AlembicConfig()
     config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
     with engine.begin() as connection:
@@ -72,7 +72,7 @@ class Store:
         self._hub = hub
         self._neighbours = postgresql.OtherProcesses(engine) if postgresql.is_postgresql(url) else None
         self._lead = postgresql.Lead(engine) if postgresql.is_postgresql(url) else None
-        # Of leases and of what is noted: it does not jump.
+        # The clock of leases and of recorded times: it does not jump.
         self.clock: Callable[[], float] = SteadyTime()
         with self.read() as session:
             row = session.get(Setting, "generation")
@@ -88,7 +88,7 @@ class Store:
         return self._lead is not None
 
     def leads(self) -> bool:
-        """Whether this process is the one that does what only one may do. For one thread."""
+        """Whether this process does the work that only one may do. For one thread."""
         return self._lead is None or self._lead.held()
 
     def close(self) -> None:
@@ -106,9 +106,9 @@ class Store:
 
     @contextmanager
     def write(self, *, durable: bool = False, removes_files: bool = False) -> Iterator[Session]:
-        """The one session that writes: committed at the end, rolled back on an error, watchers woken after it.
+        """The one session that writes: committed at the end, rolled back on an error; waiting requests are woken afterwards.
 
-        With `removes_files` a process that stands still keeps all others from writing, since it may remove one when it goes on.
+        With `removes_files` a process that stands still keeps all others from writing, since it may remove a file when it goes on.
         """
         with self._writing:
             with (self._durable if durable else self._sessions).begin() as session:
@@ -124,7 +124,7 @@ class Store:
 
 
 def bump(session: Session) -> int:
-    """What nodes shall do has changed: the new generation, which wakes their long polls after the commit."""
+    """Advance the generation of the nodes' wanted state, which wakes their long polls after the commit; returns it."""
     row = session.get(Setting, "generation") or Setting(key="generation", value=0)
     row.value += 1
     session.add(row)

@@ -1,4 +1,4 @@
-"""The same answers from pandas, over all flights at once."""
+"""The expected answers, from pandas over all flights at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-ONE_IN = 10  # as the operator has it
+ONE_IN = 10  # as in the operator
 Answers = dict[str, dict[Any, tuple[Any, ...]]]  # operator -> key -> its last answer
 
 
 def expected(flights: pa.Table) -> Answers:
-    """The last answer of each keyed operator to each key."""
+    """The last answer of each keyed operator for each key."""
     frame = flights.to_pandas()
     frame["departed"] = frame["departed"].fillna(frame["scheduled"])
     frame = frame.dropna(subset=["plane", "departed", "delay_min"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 ROWS, BATCH_ROWS = 20_000, 5_000
-# Each keyed operator: its key, and what is read of its answers, of which the first grows from answer to answer.
+# For each keyed operator its key, and the columns compared in its answers, of which the first grows from answer to answer.
 KEYED = {
     "plane-years": (["plane", "year"], ["flights", "delayed", "delay_min"]),
     "time-in-air": (["plane", "year"], ["flights", "air_min", "share"]),
@@ -32,7 +32,7 @@ DRAWN = 15  # planes
 
 
 def answers(spark: SparkSession, flights: pa.Table, work: Path, batch_rows: int = BATCH_ROWS) -> oracle.Answers:
-    """The query: each micro-batch through the first operator once, and from there to the three others. Their last answers by key."""
+    """Run each micro-batch through the first operator once, and from there through the three others. Returns their last answers by key."""
     last: oracle.Answers = {name: {} for name in KEYED}
 
     def each(batch: DataFrame, epoch: int) -> None:
@@ -48,7 +48,7 @@ def answers(spark: SparkSession, flights: pa.Table, work: Path, batch_rows: int 
 
 
 def draw(found: oracle.Answers, path: Path) -> None:
-    """The planes with the most delay in a year, how much all planes fly, and the estimates by carrier."""
+    """Draw the planes with the most delay in a year, the share of time that planes fly, and the estimates by carrier."""
     sums: Counter[str] = Counter({f"{plane} {year}": minutes for (plane, year), (_, _, minutes) in found["plane-years"].items()})
     worst = sums.most_common(DRAWN)[::-1]
     shares = {carrier: 100 * delayed / sampled for (carrier,), (sampled, delayed) in sorted(found["delay-sample"].items())}
@@ -68,7 +68,7 @@ def draw(found: oracle.Answers, path: Path) -> None:
 
 
 def main() -> bool:
-    """Generated or given flights through the query; whether the answers are the oracle's."""
+    """Run generated or given flights through the query; return whether the answers match the oracle's."""
     given = common.arguments(__doc__ or "", ROWS)
     flights = source.read(given.data, given.rows) if given.data else source.generated(given.rows, given.seed)
     with common.platform(FOLDER) as here:

@@ -25,16 +25,16 @@ _COLUMNS = ("carrier", "sched_dep_local", "dep_local", "tailnum", "dep_delay", "
 
 
 def read(path: Path, rows: int | None) -> pa.Table:
-    """Flights of a file in its order; delays, departures and tail numbers may be null."""
+    """Read the flights of a file in its order; delays, departures and tail numbers may be null."""
     wanted = pa.schema([(name, field.type) for name, field in zip(_COLUMNS, list(SCHEMA)[1:], strict=True)])
     table = common.read(path, wanted, rows)
     return pa.Table.from_arrays([pa.array(range(table.num_rows), pa.int64()), *table.columns], schema=SCHEMA)
 
 
 def generated(rows: int, seed: int) -> pa.Table:
-    """Sixty planes of four carriers that fly from morning to night; some flights are cancelled, some planes not known."""
+    """Sixty planes of four carriers that fly from morning to night; some flights are cancelled, some planes unknown."""
     draw = random.Random(seed)
-    planes = [(f"N{100 + i}", f"C{i % 4}", draw.uniform(0.1, 0.7)) for i in range(60)]  # plane, carrier, how often it is delayed
+    planes = [(f"N{100 + i}", f"C{i % 4}", draw.uniform(0.1, 0.7)) for i in range(60)]  # plane, carrier, share of delayed flights
     made = []
     for flight_id in range(rows):
         plane, carrier, late = draw.choice(planes)

@@ -1,4 +1,4 @@
-"""The same answers from one process without the platform: numpy for the keys, a bounded list per key for the last tweets."""
+"""The expected answers, from one process without the platform: numpy for the keys, a bounded list per key for the last tweets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections import deque
 import numpy as np
 import pyarrow as pa
 
-# As the operators have them.
+# The operators' constants.
 SEED, DIMENSIONS, PLANES = 2016, 2**14, 12
 REMEMBERED, NOVEL_BELOW = 50, 0.5
 Story = tuple[int, float, bool]  # tweet, similarity to the most similar one before, first of its story?
 
 
 def expected(tweets: pa.Table) -> list[Story]:
-    """What is to be answered to each tweet, in order."""
+    """The expected answer to each tweet, in order."""
     draw = random.Random(SEED)
     planes = np.array([draw.choices((-1, 1), k=PLANES) for _ in range(DIMENSIONS)])
     recent: dict[int, deque[tuple[np.ndarray, int]]] = {}

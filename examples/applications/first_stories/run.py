@@ -34,7 +34,7 @@ ROWS, BATCH_ROWS = 6_000, 1_000
 def answers(
     spark: SparkSession, tweets: pa.Table, work: Path, batch_rows: int = BATCH_ROWS, after: Callable[[int], None] = lambda epoch: None
 ) -> common.Rows:
-    """The query: the first operator gives a tweet its key, the second one keeps state by it."""
+    """Run the query: the first operator gives a tweet its key, the second one keeps state by it."""
     stream = common.stream(spark, tweets, work / "tweets", batch_rows)
     keyed = udo("story-key")(stream, keep=["tweet_id", "created_at"])
     stories = udo("first-story")(keyed, key="key", keep=["tweet_id", "created_at"])
@@ -42,14 +42,14 @@ def answers(
 
 
 def comparable(rows: common.Rows, tweets: pa.Table) -> list[oracle.Story]:
-    """The answers in the order of the tweets, as the oracle has them."""
+    """The answers in the order of the tweets, in the oracle's form."""
     place = {tweet_id: i for i, tweet_id in enumerate(tweets["tweet_id"].to_pylist())}
     return sorted(((r["tweet_id"], r["similarity"], r["is_first"]) for r in rows), key=lambda story: place[story[0]])
 
 
 @contextmanager
 def updating(registry: Registry, cache: Path, batches: int) -> Iterator[Callable[[int], None]]:
-    """To be called after each micro-batch: from the middle on, version 2 of `first-story` replaces version 1 while the stream goes on.
+    """A function to call after each micro-batch: in the middle of the stream it starts to replace version 1 of `first-story` by version 2.
 
     The last micro-batch waits for the end of the update, so that version 2 has something to answer.
     """
@@ -68,7 +68,7 @@ def updating(registry: Registry, cache: Path, batches: int) -> Iterator[Callable
 
 
 def draw(rows: common.Rows, path: Path) -> None:
-    """Tweets and first stories over time."""
+    """Draw tweets and first stories over time."""
     times = sorted(r["created_at"] for r in rows)
     width = max((times[-1] - times[0]) / 60, dt.timedelta(microseconds=1))
     parts = Counter(((r["created_at"] - times[0]) // width, r["is_first"]) for r in rows)
@@ -83,7 +83,7 @@ def draw(rows: common.Rows, path: Path) -> None:
 
 
 def main() -> bool:
-    """Generated or given tweets through the query; whether the answers are the oracle's."""
+    """Run generated or given tweets through the query; return whether the answers match the oracle's."""
     given = common.arguments(__doc__ or "", ROWS, update="replace the keyed operator by its version 2 in the middle of the stream")
     tweets = source.read(given.data, given.rows) if given.data else source.generated(given.rows, given.seed)
     with common.platform(FOLDER) as here:

@@ -14,12 +14,12 @@ SCHEMA = pa.schema([("tweet_id", pa.int64()), ("created_at", pa.timestamp("us", 
 
 
 def read(path: Path, rows: int | None) -> pa.Table:
-    """Tweets of a file with these columns."""
+    """Read the tweets of a file with these columns."""
     return common.read(path, SCHEMA, rows)
 
 
 def generated(rows: int, seed: int) -> pa.Table:
-    """Stories that come up, are told in other words, repeated exactly, and forgotten."""
+    """Stories that appear, are told in other words, repeated exactly, and forgotten."""
     draw = random.Random(seed)
     at = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
     stories: list[list[str]] = []

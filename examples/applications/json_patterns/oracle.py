@@ -1,4 +1,4 @@
-"""The same answers from pandas, over all events at once."""
+"""The expected answers, from pandas over all events at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import pandas as pd
 import pyarrow as pa
 
-WINDOW, FREQUENT = "1min", 30  # as the operators have them
+WINDOW, FREQUENT = "1min", 30  # as in the operators
 Pattern = tuple[dt.datetime, str, int]  # end of the window, pattern, count
 
 

@@ -25,19 +25,19 @@ DRAWN = 8  # patterns
 
 
 def answers(spark: SparkSession, events: pa.Table, work: Path, batch_rows: int = BATCH_ROWS) -> common.Rows:
-    """The query: one operator finds the patterns in an event, the other one counts each pattern."""
+    """Run the query: one operator finds the patterns in an event, the other one counts each pattern."""
     stream = common.stream(spark, events, work / "events", batch_rows)
     frequent = udo("frequent-patterns")(udo("json-patterns")(stream), key="pattern")
     return common.collected(frequent, work / "checkpoint")
 
 
 def comparable(rows: common.Rows) -> list[oracle.Pattern]:
-    """The answers as the oracle has them."""
+    """The answers in the oracle's form."""
     return sorted((r["window_end"], r["pattern"], r["count"]) for r in rows)
 
 
 def draw(rows: common.Rows, path: Path) -> None:
-    """The counts of the patterns that change most."""
+    """Draw the counts of the patterns that change most."""
     ends = sorted({r["window_end"] for r in rows})
     counts = {(r["pattern"], r["window_end"]): r["count"] for r in rows}
     courses = {p: [counts.get((p, end), 0) for end in ends] for p in {r["pattern"] for r in rows}}
@@ -50,7 +50,7 @@ def draw(rows: common.Rows, path: Path) -> None:
 
 
 def main() -> bool:
-    """Generated or given events through the query; whether the answers are the oracle's."""
+    """Run generated or given events through the query; return whether the answers match the oracle's."""
     given = common.arguments(__doc__ or "", ROWS)
     events = source.read(given.data, given.rows) if given.data else source.generated(given.rows, given.seed)
     with common.platform(FOLDER) as here:
@@ -60,7 +60,7 @@ def main() -> bool:
     if given.output:
         draw(rows, given.output)
     found = comparable(rows)
-    until = found[-1][0]  # windows that are open when the stream ends are not answered
+    until = found[-1][0]  # windows still open when the stream ends have no answers
     return common.verdict(found == oracle.expected(events, until), f"{len(found):,} frequent patterns in windows up to {until:%H:%M}")
 
 

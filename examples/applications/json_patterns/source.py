@@ -12,12 +12,12 @@ import pyarrow as pa
 from udo_protocol.errors import NotFound
 
 COUNTRIES, DEVICES = ("DE", "FR", "US", "JP", "BR"), ("phone", "tablet", "desktop")
-EVENTS_PER_S, LATE_S = 5, 8  # an event comes up to LATE_S after its time: less than frequent/operator.toml allows
+EVENTS_PER_S, LATE_S = 5, 8  # an event arrives up to LATE_S after its time: less than frequent/operator.toml allows
 BEGIN = dt.datetime(2026, 3, 2, 9, tzinfo=dt.UTC)
 
 
 def read(path: Path, rows: int | None) -> pa.Table:
-    """The lines of a file, each an object with `at`, a time with its zone, and any other fields."""
+    """Read the lines of a file, each an object with `at`, a time with its zone, and any other fields."""
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The same answers in plain Python: for each window, count all of its trips and sort."""
+"""The expected answers in plain Python: for each window, count all of its trips and sort."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import floor
 
 import pyarrow as pa
 
-# As the operators have them.
+# The operators' constants.
 WINDOW, EVERY, BEST = dt.timedelta(minutes=30), dt.timedelta(minutes=5), 10
 WEST, EAST, SOUTH, NORTH = -74.05, -73.75, 40.60, 40.90
 Rank = tuple[dt.datetime, int, str, int]  # end of the window, rank, route, trips

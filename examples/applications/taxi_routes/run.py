@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 ROWS, BATCH_ROWS = 20_000, 2_000
-PARTS = 4  # of the routes, ranked side by side
+PARTS = 4  # parts of the routes, ranked in parallel
 
 
 def answers(spark: SparkSession, events: pa.Table, work: Path, batch_rows: int = BATCH_ROWS) -> common.Rows:
-    """The query: three stateless and three keyed operators, one behind the other."""
+    """Run the query: a chain of three stateless and three keyed operators."""
     from pyspark.sql import functions as F
 
     trips = udo("taxi-area")(udo("taxi-parser")(common.stream(spark, events, work / "events", batch_rows)))
@@ -36,12 +36,12 @@ def answers(spark: SparkSession, events: pa.Table, work: Path, batch_rows: int =
 
 
 def comparable(rows: common.Rows) -> list[oracle.Rank]:
-    """The answers as the oracle has them."""
+    """The answers in the oracle's form."""
     return sorted((r["window_end"], r["rank"], r["route"], r["trips"]) for r in rows)
 
 
 def draw(rows: common.Rows, path: Path) -> None:
-    """How the ten best routes of the last window have come up."""
+    """Draw how the ten best routes of the last window rose."""
     ends = sorted({r["window_end"] for r in rows})
     trips = {(r["route"], r["window_end"]): r["trips"] for r in rows}
     last = [r["route"] for r in sorted(rows, key=lambda r: r["rank"]) if r["window_end"] == ends[-1]]
@@ -54,7 +54,7 @@ def draw(rows: common.Rows, path: Path) -> None:
 
 
 def main() -> bool:
-    """Generated or given taxi events through the query; whether the answers are the oracle's."""
+    """Run generated or given taxi events through the query; return whether the answers match the oracle's."""
     given = common.arguments(__doc__ or "", ROWS)
     events = source.read(given.data, given.rows) if given.data else source.generated(given.rows, given.seed)
     with common.platform(FOLDER) as here:
@@ -64,7 +64,7 @@ def main() -> bool:
     if given.output:
         draw(rows, given.output)
     found = comparable(rows)
-    until = found[-1][0]  # windows that are open when the stream ends are not answered
+    until = found[-1][0]  # windows still open when the stream ends have no answers
     return common.verdict(found == oracle.expected(events, until), f"{len(found):,} ranks of routes in windows up to {until:%H:%M}")
 
 

@@ -25,7 +25,7 @@ BEGIN, HOURS = dt.datetime(2013, 1, 1, tzinfo=dt.UTC), 2.0
 
 
 def read(path: Path, rows: int | None) -> pa.Table:
-    """Taxi events of a file in its order, which is that of time."""
+    """Read the taxi events of a file in its order, which is that of time."""
     wanted = pa.schema([pa.field("event_time", SCHEMA.field("at").type), *list(SCHEMA)[1:]])
     return common.read(path, wanted, rows).rename_columns(SCHEMA.names)
 

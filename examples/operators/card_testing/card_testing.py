@@ -1,6 +1,6 @@
-"""A keyed operator: small payments of a card within ten minutes, then a large one. Exact whatever dies meanwhile.
+"""A keyed operator: finds small payments of a card within ten minutes, then a large one. Exact whatever fails meanwhile.
 
-What it remembers lies in `ctx.state`, which the platform keeps per card and query, exactly once with Spark's epochs.
+Its memory is `ctx.state`, which the platform keeps per card and query, exactly once with Spark's epochs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WINDOW = dt.timedelta(minutes=10)
 
 
 class CardTesting(Operator):
-    """An alert for a large payment that follows small ones; a word when it does not come."""
+    """An alert for a large payment that follows small ones; a "quiet" answer if none follows."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         """One payment of card `ctx.key`."""
@@ -31,10 +31,10 @@ class CardTesting(Operator):
             ctx.state.clear()
             yield {"card_id": ctx.key, "timestamp": at, "kind": "alert", "small_payments": len(small)}
         if ctx.state:
-            ctx.expire(at + 2 * WINDOW)  # a card that pays no more takes no room
+            ctx.expire(at + 2 * WINDOW)  # frees the state of a card that pays no more
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """Ten minutes after the third small payment."""
+        """Called ten minutes after the third small payment."""
         if len(ctx.state.get("small", [])) >= ENOUGH:
             yield {"card_id": key, "timestamp": at, "kind": "quiet", "small_payments": len(ctx.state["small"])}
             ctx.state.clear()

@@ -1,4 +1,4 @@
-"""The smallest operator: the batch that came is the answer."""
+"""The smallest operator: it answers with the batch that came."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from udo_runtime import operator
 
 @operator
 def forward(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every column, every row, as it came."""
+    """Return every column and row unchanged."""
     return batch

@@ -1,4 +1,4 @@
-"""Rules of version 1: a payment is suspicious when it is high. Vectorised: one record batch in, one out."""
+"""Rules of version 1: a payment is suspicious if it is high. Vectorised: one record batch in, one out."""
 
 from __future__ import annotations
 

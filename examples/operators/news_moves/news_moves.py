@@ -1,6 +1,6 @@
-"""A pattern over two inputs: news, and within a minute the first trade whose price has moved by 2 % since the last one before it.
+"""A pattern over two inputs: news, and within a minute the first trade whose price differs by 2 % from the last before the news.
 
-Events wait until event time has passed them in both inputs, and are then looked at in the order of their times.
+Events wait until event time has passed them in both inputs, and are then processed in the order of their times.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MOVE = 0.02
 
 
 class NewsMoves(Operator):
-    """State by symbol, as any language may have left it: {"waiting": events, as [at, input, headline or price], "news": that which no
-    large move has followed yet, as [at, headline, price before it], "price": the last one}. There is no price before the first trade."""
+    """State by symbol, possibly written in another language: {"waiting": events, as [at, input, headline or price], "news": items without
+    a large move so far, as [at, headline, price before it], "price": the last one}. There is no price before the first trade."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> None:
-        """An event of either input; one without a headline or price says nothing."""
+        """Take an event of either input; one without a headline or price is ignored."""
         at, state = event["at"], ctx.state
         if said := event["headline"] if event["input"] == "news" else event["price"]:
             waiting = [*state.get("waiting", []), [at, event["input"], said]]
@@ -28,7 +28,7 @@ class NewsMoves(Operator):
             ctx.timer(at)
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """The events of this moment: news first, then the trades, as they came."""
+        """Process the events of this moment: news first, then the trades in the order of their arrival."""
         waiting, price = ctx.state.get("waiting", []), ctx.state.get("price")
         now = [(source, said) for when, source, said in waiting if when == at]
         news = [n for n in ctx.state.get("news", []) if at - n[0] <= WITHIN]

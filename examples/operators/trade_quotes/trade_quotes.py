@@ -13,11 +13,11 @@ from udo_runtime import Operator
 
 
 class TradeQuotes(Operator):
-    """State by symbol, as any language may have left it: {"trades": those that wait, as [at, price], "quotes": those that are still
-    needed, by time, as [at, bid, ask]}."""
+    """State by symbol, possibly written in another language: {"trades": those that wait, as [at, price], "quotes": those still needed, by
+    time, as [at, bid, ask]}."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> None:
-        """An event of either input: `event["input"]` says of which."""
+        """Take an event of either input: `event["input"]` names it."""
         at, trades, quotes = event["at"], ctx.state.get("trades", []), ctx.state.get("quotes", [])
         if event["input"] == "quotes":
             quotes = sorted([*quotes, [at, event["bid"], event["ask"]]], key=lambda quote: quote[0])
@@ -27,7 +27,7 @@ class TradeQuotes(Operator):
         ctx.state.update(trades=trades, quotes=quotes)
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """Event time has passed the trades of this moment in both inputs."""
+        """Called when event time has passed the trades of this moment in both inputs."""
         trades, quotes = ctx.state.get("trades", []), ctx.state.get("quotes", [])
         before = [quote for quote in quotes if quote[0] <= at]
         _, bid, ask = before[-1] if before else (at, None, None)

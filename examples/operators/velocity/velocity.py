@@ -1,6 +1,6 @@
-"""An operator per event: easier to write than a vectorised one, and slower. It remembers in memory only.
+"""An operator per event: easier to write than a vectorised one, and slower. Its only state is the instance's memory.
 
-What it remembers is lost with the instance: good enough for a hint, not for an answer that must be exact.
+That memory is lost with the instance: good enough for a hint, not for an answer that must be exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Velocity(Operator):
     """Seconds between two payments of a card."""
 
     def open(self, ctx: Any) -> None:
-        """Once per instance."""
+        """Called once per instance."""
         self.last: OrderedDict[int, datetime] = OrderedDict()
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:

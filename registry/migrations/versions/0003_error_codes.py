@@ -1,4 +1,4 @@
-"""A failed update says with its code why: the operator, a node that is away, a wait that ended."""
+"""The event of a failed update has an error code: the operator, a node that is away, a wait that ended."""
 
 from __future__ import annotations
 

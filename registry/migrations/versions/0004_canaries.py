@@ -1,4 +1,4 @@
-"""An update may begin with a canary: what was asked of it, and what each node's counted."""
+"""An update may begin with a canary: its settings, and each node's counters."""
 
 from __future__ import annotations
 

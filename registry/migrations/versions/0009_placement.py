@@ -1,4 +1,4 @@
-"""A deployment may name the node of each of its slots, and a node where other hosts reach it."""
+"""A deployment may name the node of each of its slots, and a node has an address for other hosts."""
 
 from __future__ import annotations
 

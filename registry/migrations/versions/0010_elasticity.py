@@ -1,4 +1,4 @@
-"""A deployment may say what the controllers do about its number of slots."""
+"""A deployment may have settings for the controllers of its number of slots."""
 
 from __future__ import annotations
 

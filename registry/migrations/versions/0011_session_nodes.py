@@ -1,4 +1,4 @@
-"""A keyed session of a deployment over nodes has its state on all of them; each is known by its disk."""
+"""A keyed session of a deployment over nodes has its state on all of them; each is identified by its disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applications: deployments named together, with an SLA and a journal of what was granted."""
+"""Applications: deployments named together, with an SLA and a journal of their manager's decisions."""
 
 from __future__ import annotations
 

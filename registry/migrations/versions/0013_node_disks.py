@@ -1,4 +1,4 @@
-"""A node is known by its disk, too: one that has lost it is not the one that was counted on."""
+"""A node is identified by its disk, too: after the loss of its disk it is another node."""
 
 from __future__ import annotations
 

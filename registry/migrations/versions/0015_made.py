@@ -1,4 +1,4 @@
-"""Deployments of the same name, one after the other, are told from one another."""
+"""Successive deployments of the same name are told apart."""
 
 from __future__ import annotations
 

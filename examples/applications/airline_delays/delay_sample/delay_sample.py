@@ -1,6 +1,6 @@
-"""Operator 4: randomness that is the same when an event is processed again, since it is a hash of the event.
+"""Operator 4: randomness that repeats when an event is processed again, since it is a hash of the event.
 
-A random number would pick other flights when Spark repeats a micro-batch; then answers and state would not agree.
+A random number would pick other flights when Spark repeats a micro-batch; then answers and state would disagree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ONE_IN = 10
 
 
 class DelaySample(Operator):
-    """Answers sampled flights only: how many were sampled of the carrier by then, and how many of these were delayed."""
+    """Answers sampled flights only: the number of the carrier's flights sampled so far, and of those delayed among them."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         """One flight of carrier `ctx.key`."""

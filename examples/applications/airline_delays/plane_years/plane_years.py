@@ -1,4 +1,4 @@
-"""Operator 2: state by two columns. It answers every flight with the sums so far; the last answer of a key is the year's."""
+"""Operator 2: state by two columns. It answers every flight with the sums so far; the last answer for a key has the year's sums."""
 
 from __future__ import annotations
 

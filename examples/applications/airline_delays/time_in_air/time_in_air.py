@@ -1,4 +1,4 @@
-"""Operator 3: times in the state. What it remembers does not depend on the order of the flights."""
+"""Operator 3: times in the state. The state does not depend on the order of the flights."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ NOVEL_BELOW = 0.5  # a cosine similarity of tweets
 
 
 class FirstStory(Operator):
-    """One answer for every tweet: how similar it is to what its key has seen, and whether it is a first story."""
+    """One answer for every tweet: its similarity to the remembered tweets of its key, and whether it is a first story."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         """One tweet of the key `ctx.key`."""
@@ -26,6 +26,6 @@ class FirstStory(Operator):
 
 
 def cosine(a: Counter[int], b: Counter[int]) -> float:
-    """Cosine similarity of two vectors of word counts; 0 for one without words."""
+    """Cosine similarity of two vectors of word counts; 0 if one has no words."""
     product = sum(n * b[word] for word, n in a.items() if word in b)
     return product / math.sqrt(sum(n * n for n in a.values()) * sum(n * n for n in b.values())) if product else 0.0

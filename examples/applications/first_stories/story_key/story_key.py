@@ -20,15 +20,15 @@ WORD, ADDRESS = re.compile(r"[#$@]?\w+"), re.compile(r"https?://\S+")
 
 
 class StoryKey(Operator):
-    """The key and the words of a tweet; addresses say nothing and are left out."""
+    """The key and the words of a tweet; addresses carry no meaning and are left out."""
 
     def open(self, ctx: Any) -> None:
-        """Each dimension's component, +1 or -1, of the normal vectors of all planes."""
+        """Draw each dimension's component, +1 or -1, of the normal vectors of all planes."""
         draw = random.Random(SEED)
         self.components = [draw.choices((-1, 1), k=PLANES) for _ in range(DIMENSIONS)]
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """One answer for every tweet, also for one without words."""
+        """One answer for every tweet, even without words."""
         words = [zlib.crc32(word.encode()) % DIMENSIONS for word in WORD.findall(ADDRESS.sub(" ", (event["text"] or "").lower()))]
         products = (sum(of_plane) for of_plane in zip(*(self.components[word] for word in words), strict=True))
         yield {"key": sum(1 << plane for plane, product in enumerate(products) if product > 0), "words": words}

@@ -1,4 +1,4 @@
-"""Windows by event time in a keyed operator: `ctx.state` holds the counts of the windows that are open, a timer closes each."""
+"""Windows by event time in a keyed operator: `ctx.state` holds the counts of the open windows, a timer closes each."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Frequent(Operator):
     """The count of pattern `ctx.key` in each window in which it was frequent."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> None:
-        """Counts; answers come from the timer."""
+        """Count; the timer answers."""
         at = event["at"]
         end = at - (at - EPOCH) % WINDOW + WINDOW
-        if ctx.watermark is None or end > ctx.watermark:  # else it came too late: the window is closed
+        if ctx.watermark is None or end > ctx.watermark:  # else it is late: the window is closed
             ctx.state[str(end)] = ctx.state.get(str(end), 0) + 1
             ctx.timer(end)
 
     def on_timer(self, key: str, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """Event time has passed the end of a window, and the delay."""
+        """Called when event time has passed the end of a window, and the allowed delay."""
         count = ctx.state.pop(str(at))
         if count >= FREQUENT:
             yield {"window_end": at, "pattern": key, "count": count}

@@ -1,4 +1,4 @@
-"""A stateless operator with several answers to an event: all patterns of one or two fields."""
+"""A stateless operator with several answers per event: all patterns of one or two fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Patterns(Operator):
     """The patterns in one event, in the order of its fields' names."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """An event that is no JSON, or has no time, fails the query and is shown (docs/bad_events.md has other policies)."""
+        """An event that is not JSON, or has no time, fails the query and is shown (docs/bad_events.md has other policies)."""
         fields = json.loads(event["body"])
         at = dt.datetime.fromisoformat(fields.pop("at"))
         items = [f"{name}={value}" for name, value in sorted(fields.items())]

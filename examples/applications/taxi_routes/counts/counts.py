@@ -1,4 +1,4 @@
-"""A sliding window: the times of a route's trips are in `ctx.state`; timers, as a metronome, count those of the last 30 minutes."""
+"""A sliding window: `ctx.state` has the times of a route's trips; a timer every five minutes counts those of the last 30 minutes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Counts(Operator):
     """The trips of route `ctx.key` in each window that has any."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> None:
-        """A trip counts in the six windows that end within 30 minutes after it."""
+        """Add a trip to the six windows that end within 30 minutes after it."""
         at = event["ended_at"]
         if ctx.watermark is not None and at < ctx.watermark:
-            return  # it came too late: a window that it belongs to may be closed
+            return  # it is late: a window that it belongs to may be closed
         ctx.state["trips"] = [*ctx.state.get("trips", []), at]
         end = at - (at - EPOCH) % EVERY + EVERY
         for n in range(WINDOW // EVERY):
             ctx.timer(end + n * EVERY)
 
     def on_timer(self, key: str, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """Event time has passed the end of a window."""
+        """Called when event time has passed the end of a window."""
         trips = ctx.state["trips"]
         yield {"window_end": at, "route": key, "trips": sum(at - WINDOW <= t < at for t in trips)}
         if later := [t for t in trips if t >= at + EVERY - WINDOW]:

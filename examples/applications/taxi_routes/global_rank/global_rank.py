@@ -1,4 +1,4 @@
-"""The second half of the ranking: the ten best of what the parts pass on."""
+"""The second half of the ranking: the ten best of the routes that the parts pass on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEST = 10
 
 
 class GlobalRank(Operator):
-    """The ten best routes of a window, ranked; of equally frequent ones, those whose name comes first."""
+    """The ten best routes of a window, ranked; equally frequent ones by name."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> None:
         """One route of window `ctx.key`."""
@@ -20,7 +20,7 @@ class GlobalRank(Operator):
         ctx.timer(event["window_end"])
 
     def on_timer(self, key: dt.datetime, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """A later window has come from the parts: this one is complete."""
+        """Called when the parts have sent a later window: this one is complete."""
         for rank, (trips, route) in enumerate(ctx.state["best"], start=1):
             yield {"window_end": at, "rank": rank, "route": route, "trips": -trips}
         ctx.state.clear()

@@ -1,4 +1,4 @@
-"""The first half of a ranking over all routes: each part keeps its own ten best, side by side with the others."""
+"""The first half of a ranking over all routes: parts find their own ten best in parallel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEST = 10
 
 
 class PartialRank(Operator):
-    """The ten best routes of a window and a part; of equally frequent ones, those whose name comes first."""
+    """The ten best routes of a window and a part; equally frequent ones by name."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> None:
         """One route's trips in window and part `ctx.key`."""
@@ -20,7 +20,7 @@ class PartialRank(Operator):
         ctx.timer(event["window_end"])
 
     def on_timer(self, key: tuple[dt.datetime, int], at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
-        """A later window has counts: those of this one are complete."""
+        """Called when a later window has counts: those of this one are complete."""
         for trips, route in ctx.state["best"]:
             yield {"window_end": at, "route": route, "trips": -trips}
         ctx.state.clear()
