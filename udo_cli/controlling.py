@@ -1,5 +1,5 @@
-"""Options that say what the controllers do about a deployment's number of slots: --mode, --policy, --least, --most,
---idle-after, --setting, --rules."""
+"""Options for the controllers of a deployment's number of slots: --mode, --policy, --least, --most, --idle-after, --setting,
+--rules."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parsed(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """{K: V} from K=V texts, numbers as such. UsageError if one has another form."""
+    """{K: V} from K=V texts, numbers as int or float. UsageError for a text of another form."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, sep, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""Counters of a node's slots, and rates between two looks. A counter that went back belongs to a new instance."""
+"""Counters of a node's slots, and rates between two looks. A counter that went down belongs to a new instance."""
 
 from __future__ import annotations
 

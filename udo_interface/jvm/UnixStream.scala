@@ -20,7 +20,7 @@ private[udo] final class UnixStream(path: String) extends AutoCloseable {
   private val key = channel.register(selector, SelectionKey.OP_READ)
   private val task = TaskContext.get()
 
-  /** Read into `target`, which has room; return the number of bytes, -1: the other side has closed. SocketTimeoutException at the deadline. */
+  /** Read into `target`, which has room; return the bytes read, -1: the other side has closed. SocketTimeoutException at the deadline. */
   def read(target: ByteBuffer, deadline: Long): Int = {
     var n = channel.read(target)
     while (n == 0) {
