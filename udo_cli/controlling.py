@@ -13,14 +13,14 @@ import click
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import MOST_SLOTS
 
-# As elasticity.scaling.modes, which would be slow to import for a command's help.
+# The modes of elasticity.scaling.modes, which would be slow to import for a command's help.
 _MODES = ("off", "advise", "auto")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options; the command gets them as one argument, `elasticity`, {} if none was given."""
 
-    @wraps(command)  # with the options below it
+    @wraps(command)  # keeps the options that decorate `command` already
     def with_elasticity(
         mode: str | None,
         policy: str | None,

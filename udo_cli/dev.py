@@ -144,7 +144,7 @@ class DevRound:
         return version
 
     def _tidy(self, api: Registry, operator: str, name: str) -> None:
-        """Delete this run's versions but the last two: a rollback may go to the one before."""
+        """Delete this run's versions except the last two: a rollback may go to the last but one."""
         kept = api.deployment(name)["version"]
         for version in [v for v in self._made[:-2] if v != kept]:
             with suppress(Conflict, NotFound):  # a deployment may go back to it

@@ -128,7 +128,7 @@ def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started
 
 
 def stop(home: Home, say: Callable[[str], None]) -> list[str]:
-    """Stop node manager and registry, and kill processes that do not end in time; returns what was stopped."""
+    """Stop node manager and registry, and kill processes that do not end in time; return the names of all that it stopped."""
     if not home.path.is_dir():
         return []
     with _alone(home):
@@ -287,7 +287,7 @@ def _node_listen(options: UpOptions) -> str:
 
 
 def _lasting_registry(home: Home) -> str | None:
-    """The URL of a registry that answers and will continue to: its process is alive, or was not started by `udo up`."""
+    """The URL of a registry that answers and will go on answering: its process is alive, or was not started by `udo up`."""
     url = _answering_registry(home)
     deadline = time.monotonic() + _ORPHAN_S
     killed = (home.registry / "process.json").exists() and _recorded(home.registry) is None
@@ -356,7 +356,7 @@ def _replace_node(home: Home) -> None:
 
 
 def _sweep(home: Home) -> list[str]:
-    """Kill servers and instances that a killed node manager has left running, according to its records; returns what was killed."""
+    """Kill servers and instances that a killed node manager has left running, according to its records; return their names."""
     left = watchdog.remove_containers(home.node.absolute())
     for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
         record = read_json(path)

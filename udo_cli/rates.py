@@ -14,7 +14,7 @@ class Rates:
         self._last: dict[tuple[str, int], tuple[float, pb.SlotStats]] = {}
 
     def look(self, reply: pb.StatsReply, now_s: float) -> list[dict[str, Any]]:
-        """One dict per slot: the fields of SlotStats and in_per_s, out_per_s, busy_share since the former look."""
+        """One dict per slot: the fields of SlotStats and in_per_s, out_per_s, busy_share since the last look."""
         found = []
         for s in reply.slots:
             key = (s.deployment, s.slot)

@@ -54,7 +54,7 @@ class CliSettings(BaseSettings):
         return found(self.tls, self.local.path)
 
     def registry_url(self) -> str:
-        """The registry asked for, else the one `udo up` started; Unavailable says how to name or start one."""
+        """The URL of UDO_REGISTRY, else of the registry that `udo up` started; Unavailable says how to name or start one."""
         if self.registry:
             return self.registry
         if url := self.local.registry_url():

@@ -45,7 +45,7 @@ def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, 
     for n in known:
         why = f"it is on another host, {n['address']}, and there is no node of its registry here to ask it by"
         yield f"node {n['node']}", _client(n, here) if n["live"] else None, why if n["live"] else f"away since {n['last_seen']}"
-    if here is None and (local := settings.local_node()):  # it follows another registry, or none
+    if here is None and (local := settings.local_node()):  # this host's node follows another registry, or none
         yield "node of this host", connect_node(local), ""
 
 

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CallOptions:
-    """How an operator is called; the defaults suit stateless operators."""
+    """The options of a call; the defaults suit stateless operators."""
 
     keep: tuple[str, ...] = ()
     uid: str = ""

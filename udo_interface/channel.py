@@ -84,7 +84,7 @@ class Channel:
         self._closing = False
         self.error: UdoError | None = None
         self._settled = True  # whether the outcome of the last push is known
-        self._sleeps = False  # the thread waits for events
+        self._sleeps = False  # whether the thread waits for events
         self._lock = lock = threading.Lock()
         self._filled = threading.Condition(lock)  # the thread waits for events
         self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
@@ -157,7 +157,7 @@ class Channel:
             self._wait(lambda: not self._buffered and not self._asked and not self._in_hand, timeout_s, "answers to all events")
 
     def close(self, timeout_s: float) -> None:
-        """Drain, stop the thread, remove the lane; raises what went wrong, if anything did. May be called again."""
+        """Drain, stop the thread, remove the lane; raises the channel's error, if there is one. May be called again."""
         with self._moved:
             if self._closing:
                 return

@@ -20,7 +20,7 @@ class Picker:
         self._plan: list[tuple[int, pa.DataType | None]] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same object if nothing has to change; SchemaError names the column that cannot be converted."""
+        """Convert a batch; the same object if nothing has to change. SchemaError names the column that cannot be converted."""
         if batch.schema is not self._have and batch.schema != self._have:
             self._learn(batch.schema)
         if self._plan is None:

@@ -26,7 +26,7 @@ class Deployed:
     key: tuple[str, ...] = ()
     key_groups: int = KEY_GROUPS
     inputs: Mapping[str, pa.Schema] = field(default_factory=dict)
-    over_nodes: bool = False  # its slots are spread over nodes, for as long as it is deployed
+    over_nodes: bool = False  # its slots are spread over nodes, as long as it is deployed
 
     @property
     def key_columns(self) -> tuple[tuple[str, str], ...]:

@@ -381,7 +381,7 @@ def exchange(
 
 
 def _cut_short(sender: Sender, collector: Collector) -> None:
-    """Spark wants no more answers (a limit): the epoch is complete, and this attempt's events leave no trace in the state."""
+    """End the attempt void, since Spark wants no more answers (a limit): the epoch is complete, without a trace of the attempt."""
     sender.push_end(void=True)
     sender.settle()
     while collector.number < sender.number:

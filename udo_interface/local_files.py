@@ -18,6 +18,6 @@ def settings() -> dict[str, str]:
 
     try:
         there = jar(pyspark.__version__)
-    except Unavailable:  # calls report the reason
+    except Unavailable:  # each call reports the reason
         return {}
     return {**{name: f"org.apache.spark.sql.udo.{of}" for name, of in _CLASSES.items()}, "spark.driver.extraClassPath": str(there)}

@@ -51,7 +51,7 @@ class KeyedCall:
 
 @dataclass(frozen=True)
 class Request:
-    """What a producer sends to open a lane."""
+    """A producer's request to open a lane."""
 
     deployment: str
     session: str = ""

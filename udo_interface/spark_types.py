@@ -159,7 +159,7 @@ def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str
 
 
 def require_apart(df: DataFrame, columns: Iterable[str], what: str) -> None:
-    """SchemaError if the DataFrame has another column that the session does not tell from one of these."""
+    """SchemaError if the DataFrame has another column that the session cannot tell apart from one of these."""
     alike = as_told_apart(df.sparkSession.conf.get)
     for name in columns:
         if len(found := [other for other in df.columns if alike(other) == alike(name)]) > 1:

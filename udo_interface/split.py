@@ -75,7 +75,7 @@ class SplitExchange:
                 self._send(*item)
                 if self._completed():
                     yield from self._complete()
-                # Answered batches wait behind one that is not: no more of them than frames that all slots may have under way.
+                # Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way.
                 if slow or len(self._asked) > self._window * len(self._lanes):
                     yield from self._drain(0 if slow else self._window * len(self._lanes))
             yield from self._end()
@@ -289,7 +289,7 @@ class SplitExchange:
         return int(self._slots[group % len(self._slots)])
 
     def _cut_short(self) -> None:
-        """Spark wants no more answers: the epoch is complete in every slot, and this attempt's events leave no trace in the state."""
+        """End the attempt void in every slot, since Spark wants no more answers: the epoch is complete, without a trace of the attempt."""
         self._settle_all()
         self._ends = Ends(self._groups, len(self._lanes), void=True, highest={})
         self._push_ends(self._ends)

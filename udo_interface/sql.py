@@ -59,7 +59,7 @@ def _thrower(jvm: Any) -> Any:
 
 
 class _Planner:
-    """Called by Spark's analyzer with the arguments as expressions; answers scala.util.Try of a logical plan."""
+    """Called by Spark's analyzer with the arguments as expressions; returns scala.util.Try of a logical plan."""
 
     def __init__(self, spark: SparkSession, name: str, registry: str | None) -> None:
         self._spark, self._name, self._registry = spark, name, registry

@@ -19,7 +19,7 @@ udo node drain b
 udo node capabilities
 """
 NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS", "ROUND TRIP MS TO")
-# In the order of docs/sandbox.md.
+# Capabilities in the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
     "opens_endpoints": "except endpoints that it requests and the node allows",

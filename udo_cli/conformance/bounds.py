@@ -1,4 +1,4 @@
-"""Cases: an answer is at most as large as Start allows; a larger one is a Failure that says so, before all of it is there."""
+"""Cases: an answer is at most as large as Start allows; a larger one is a Failure that says so, before the whole answer is built."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Player:
         self._directory = tempfile.TemporaryDirectory(prefix="udo-conformance-", ignore_cleanup_errors=True)
         try:
             self.process = Process(start(self._directory.name, {**env, "UDO_CONFORMANCE": role}))
-        except BaseException:  # nobody has a player to close yet
+        except BaseException:  # the caller has no player to close yet
             self._directory.cleanup()
             raise
         self.logs: list[tuple[int, str]] = []

@@ -19,7 +19,7 @@ LEAST_ROWS = 1_000
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The input and its pace. `rate` in rows a second, None for as fast as it goes; `update_at` is the row of the update."""
+    """The input and its pace. `rate` in rows a second, None for as fast as possible; `update_at` is the row of the update."""
 
     table: pa.Table
     origin: str

@@ -56,7 +56,7 @@ def _drawn(w: LiveFigures) -> Any:
 
 @contextmanager
 def screen() -> Iterator[Screen]:
-    """A table where stderr is a terminal, lines elsewhere."""
+    """A table if stderr is a terminal, else lines."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

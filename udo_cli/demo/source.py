@@ -135,7 +135,7 @@ class Feeder:
         return self._chunks.rows if self.done else self._chunks.starts[self._fed]
 
     def feed(self, elapsed_s: float) -> None:
-        """Hand over what is due `elapsed_s` after the start, whole micro-batches at a time and in order."""
+        """Hand over the chunks due `elapsed_s` after the start, whole micro-batches at a time and in order."""
         due = self._chunks.rows if self._rate is None else elapsed_s * self._rate
         while not self.done and self._chunks.starts[self._fed] <= due:
             for path in self._chunks.files[self._fed : self._fed + FILES_PER_BATCH]:

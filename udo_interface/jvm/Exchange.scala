@@ -107,7 +107,7 @@ private[udo] final class Exchange(
 
   /** Send a batch or END, or wait for an answer; false when all is answered. */
   private def step(): Boolean =
-    // Answered batches wait behind one that is not: no more of them than frames that all slots may have under way.
+    // Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way.
     if (!ended && asked.size <= lanes.opened.window * slots.size) {
       if (rows.hasNext) {
         asked += new Item

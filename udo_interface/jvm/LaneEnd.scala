@@ -164,7 +164,7 @@ private[udo] final class LaneEnd(
 
 private[udo] object LaneEnd {
   val Json = new ObjectMapper
-  // As udo_protocol/limits.py.
+  // The values of udo_protocol/limits.py.
   private val InlineBytes = 8192
   private val ReserveBytes = 1L << 20
   private val AnswerBytes = 256L << 20
