@@ -1,4 +1,4 @@
-"""What an application's manager decided, from its journal: the table of `udo events APP`, and the replay."""
+"""The decisions of an application's manager, from its journal: the table of `udo events APP`, and the replay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replayed_application(name: str, told: Iterable[Json]) -> Json:
 
 
 def replay_text(found: Json) -> str:
-    """The same for people."""
+    """The result of `replayed_application` as text for people."""
     what = f"{found['decisions']} decision{'s' * (found['decisions'] != 1)} in {found['segments']} segment{'s' * (found['segments'] != 1)}"
     if found["same"]:
         return f"{what} replayed: all come out the same"

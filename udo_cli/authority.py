@@ -25,16 +25,16 @@ from udo_protocol.errors import UsageError
 
 CA_KEY = "ca.key"
 CA_DAYS, CERTIFICATE_DAYS = 3650, 365
-# Hosts whose clocks are behind accept a new certificate, too.
+# Certificates begin this much earlier, so that hosts whose clocks are behind accept a new one.
 _CLOCKS_DIFFER = dt.timedelta(hours=1)
-# By which the daemons of a host are found on that host itself.
+# Names by which a host's daemons are reached on the host itself.
 _NEAR = ("localhost", "127.0.0.1", "::1")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
 class Authority:
-    """In `folder` with its certificate and key, and a folder for each name that it has signed for."""
+    """An authority: `folder` has its certificate and key, and a folder for each name that it has signed for."""
 
     folder: Path
     certificate: x509.Certificate
@@ -42,7 +42,7 @@ class Authority:
 
     @classmethod
     def of(cls, folder: Path) -> Authority:
-        """The one in this folder, or a new one; UsageError if its files cannot be used."""
+        """The authority in this folder, or a new one; UsageError if its files cannot be used."""
         there = [(folder / name).exists() for name in (CA, CA_KEY)]
         if all(there):
             try:
@@ -67,8 +67,8 @@ class Authority:
         return cls(folder, certificate, key)
 
     def sign(self, name: str, hosts: Sequence[str] = (), days: int = CERTIFICATE_DAYS) -> Tls:
-        """A new certificate in the folder `name`, in the place of a former one. With `hosts` (names, addresses) for a host, which serves
-        and calls; without, for somebody who only calls."""
+        """Write a new certificate to the folder `name`, in place of a former one. With `hosts` (names, addresses) it is for a host,
+        which serves and calls; without, for a client that only calls."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"expected a name of letters, digits, '.', '_' or '-' for the folder of a certificate, got {name!r}")
         key = ec.generate_private_key(ec.SECP256R1())
@@ -91,7 +91,7 @@ class Authority:
         return files
 
     def sign_host(self, names: Sequence[str]) -> Tls:
-        """For a host of these names and addresses; the folder has the first one."""
+        """Sign for a host of these names and addresses; the folder is named by the first one."""
         return self.sign(names[0], [*names, *(n for n in _NEAR if n not in names)])
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: --debug, examples at the end of the help, and errors as one message with an exit code.
+"""Features shared by all commands: --debug, examples at the end of the help, and errors as one message with an exit code.
 
 Imports click and the error table only, so that `udo --help` stays quick.
 """
@@ -25,7 +25,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _of_system(error: BaseException) -> BaseException:
-    """An error of the operating system for a file, as an error that says what to do; other errors unchanged."""
+    """Turn an error of the operating system about a file into an error that says what to do; other errors stay unchanged."""
     if not isinstance(error, OSError) or error.errno not in _DENIED + _FULL or error.filename is None:
         return error
     from udo_cli.settings import CliSettings
@@ -157,7 +157,7 @@ cut_state_option = click.option(
 
 
 def metrics_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: where a node's Prometheus endpoint listens."""
+    """Decorator: the options for the address of a node's Prometheus endpoint."""
     host = "Address on which the node's Prometheus endpoint listens; with --tls also 0.0.0.0, all addresses of the host."
     f = click.option("--metrics-host", default="127.0.0.1", show_default=True, help=host)(f)
     return click.option(

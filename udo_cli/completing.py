@@ -1,4 +1,4 @@
-"""What a shell completes from the registry: names of deployments and operators, and their versions. Never an error, never a long wait."""
+"""Shell completion from the registry: names of deployments and operators, and their versions. Never an error, never a long wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from udo_protocol.registry.api import Registry
 
-# Whoever pressed the key waits for it.
+# Short, since the user who pressed the key waits for it.
 _TIMEOUT_S = 2.0
 
 
@@ -37,22 +37,22 @@ def applications(_: click.Context, __: click.Parameter, incomplete: str) -> list
 
 
 def operators(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Names of operators; behind an @, their versions."""
+    """Names of operators; after an @, their versions."""
     return _asked(lambda api: _references(api.operators(), incomplete), incomplete)
 
 
 def everything(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Names of deployments and operators; behind an @, the operators' versions."""
+    """Names of deployments and operators; after an @, the operators' versions."""
     return _asked(lambda api: sorted({*_references(api.operators(), incomplete), *(d["name"] for d in api.deployments())}), incomplete)
 
 
 def versions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Versions of the operator of the deployment that stands before."""
+    """Versions of the operator of the deployment given before."""
     return _asked(lambda api: _versions(api.operators(), api.deployment(ctx.params["name"])["operator"]), incomplete)
 
 
 def former(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Versions that the deployment that stands before can be rolled back to."""
+    """Versions that the deployment given before can be rolled back to."""
     return _asked(lambda api: [p["version"] for p in api.deployment(ctx.params["name"])["previous"]], incomplete)
 
 

@@ -1,5 +1,5 @@
-"""Options that say what the controllers do about a deployment's number of slots: --mode, --policy, --least, --most,
---idle-after, --setting, --rules."""
+"""Options for the controllers of a deployment's number of slots: --mode, --policy, --least, --most, --idle-after, --setting,
+--rules."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import click
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import MOST_SLOTS
 
-# As elasticity.scaling.modes, which would be slow to import for a command's help.
+# The modes of elasticity.scaling.modes, which would be slow to import for a command's help.
 _MODES = ("off", "advise", "auto")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options; the command gets them as one argument, `elasticity`, {} if none was given."""
 
-    @wraps(command)  # with the options below it
+    @wraps(command)  # keeps the options that decorate `command` already
     def with_elasticity(
         mode: str | None,
         policy: str | None,
@@ -64,7 +64,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parsed(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """{K: V} from K=V texts, numbers as such. UsageError if one has another form."""
+    """{K: V} from K=V texts, numbers as int or float. UsageError for a text of another form."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, sep, value = pair.partition("=")

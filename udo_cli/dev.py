@@ -1,7 +1,7 @@
-"""`udo dev`: what happens on each save of an operator's folder. Its samples are run first; a version that fails them goes nowhere.
+"""`udo dev`: the steps on each save of an operator's folder. Its samples are run first; a save that fails them is not deployed.
 
-A save becomes a version of its own, named by its content (`1-dev.1f0c3a9b`), and goes live as every update does: queries run on, and one
-that does not load leaves the former version answering. Versions of this run that nobody needs any more are deleted.
+A save becomes a version of its own, named by its content (`1-dev.1f0c3a9b`), and goes live as every update does: queries run on, and if
+the version does not load, the former one continues to answer. Versions of this run that are no longer needed are deleted.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.api import Registry
 
 Say = Callable[[str], None]
-# Quicker than a hand moves from the editor to the other window, and nothing to a disk.
+# Quicker than a user moves from the editor to the other window, and negligible for a disk.
 LOOK_S = 0.25
 WAIT_S = 120.0
 BATCH_ROWS = 10_000
-# The version's own name may have 63 characters.
+# The manifest's version is cut to this length: with the suffix `-dev....` a version may have 63 characters.
 _MOST_NAME = 48
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the deployment is given beside the code."""
+    """The configuration that the deployment gets beside the code."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
 
     def contents(self) -> dict[str, bytes]:
-        """The files as they are now: who edits a model wants to see what it answers. NotFound for one that is gone."""
+        """Read the files anew, so that an edited model takes effect at once. NotFound for a missing file."""
         try:
             return {inside: path.read_bytes() for inside, path in self.files.items()}
         except FileNotFoundError as e:
@@ -55,7 +55,7 @@ Seen = tuple[tuple[str, int, int], ...]
 
 
 def look(directory: Path, given: Given) -> Seen:
-    """(path, time in ns, bytes) of each file that a version is made of. One that vanishes meanwhile is left out."""
+    """(path, time in ns, bytes) of each file that a version is made of. A file that vanishes meanwhile is left out."""
     found = []
     for name, path in [*layers.files_of(directory, command=True), *((str(p), p) for p in given.files.values())]:
         with suppress(FileNotFoundError):
@@ -65,7 +65,7 @@ def look(directory: Path, given: Given) -> Seen:
 
 
 def changed(directory: Path, given: Given, before: Seen, pause: Callable[[float], None] = time.sleep) -> Seen:
-    """Wait until the folder differs from `before` and stays as it is for a look: editors write a file in several steps."""
+    """Wait until the folder differs from `before` and is the same in two looks: editors write a file in several steps."""
     last = before
     while True:
         pause(LOOK_S)
@@ -76,7 +76,7 @@ def changed(directory: Path, given: Given, before: Seen, pause: Callable[[float]
 
 
 class DevRound:
-    """Tests the folder, and lets the local platform answer with it."""
+    """Tests the folder, and deploys it on the local platform."""
 
     def __init__(self, directory: Path, events: Path | None, name: str | None, given: Given, *, live: bool, say: Say) -> None:
         self._directory, self._events, self._name, self._given, self._live, self._say = directory, events, name, given, live, say
@@ -127,7 +127,7 @@ class DevRound:
         return {"deployment": name, "version": version, "outcome": "updated"}
 
     def _push(self, api: Registry, manifest: Manifest, target: build.Target, settings: CliSettings) -> str:
-        """The version's name; what the registry has already is not sent again."""
+        """Push the folder as a version and return its name; layers that the registry has are not sent again."""
         version = f"{manifest.version[:_MOST_NAME]}-dev.{_content(self._directory, command=bool(manifest.command))}"
         named = manifests.parse(manifest.model_dump() | {"version": version}, str(self._directory / manifests.FILE_NAME))
         below = bases.find(api, "python", target.python_tag, target.platform)
@@ -137,14 +137,14 @@ class DevRound:
             try:
                 upload(api, named, made, lambda _: None, origin)
             except Conflict:
-                # The same files by another release of a library that packs: what is there has the same content.
+                # The same files, packed by another release of a library: the version in the registry has the same content.
                 api.version(manifest.name, version)
         if version not in self._made:
             self._made.append(version)
         return version
 
     def _tidy(self, api: Registry, operator: str, name: str) -> None:
-        """Delete this run's versions but the last two: a rollback may go to the one before."""
+        """Delete this run's versions except the last two: a rollback may go to the last but one."""
         kept = api.deployment(name)["version"]
         for version in [v for v in self._made[:-2] if v != kept]:
             with suppress(Conflict, NotFound):  # a deployment may go back to it
@@ -153,7 +153,7 @@ class DevRound:
 
 
 def _content(directory: Path, *, command: bool) -> str:
-    """Eight digits of what is packed: names, contents, and whether a file is a program."""
+    """Eight digits that stand for the packed files: their names, their contents, and whether they are programs."""
     digest = hashlib.blake2b(digest_size=4)
     for inside, path in layers.files_of(directory, command=command):
         content = path.read_bytes()

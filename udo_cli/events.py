@@ -17,7 +17,7 @@ from udo_protocol.formats.schema import require_fit
 
 
 def read(path: Path, schema: pa.Schema, batch_rows: int) -> list[pa.RecordBatch]:
-    """The events of `path` in `schema`; SchemaError lists every column that does not fit and what came."""
+    """The events of `path` in `schema`; SchemaError lists every column that does not fit, and its actual type."""
     try:
         table = _READERS[path.suffix.lower()](path, schema)
     except KeyError:
@@ -37,7 +37,7 @@ def _csv(path: Path, schema: pa.Schema) -> pa.Table:
     with pyarrow.csv.open_csv(path) as reader:
         names = set(reader.schema.names)
     sample_events.require_columns(names, schema, str(path))
-    text = {f.name: pa.string() for f in schema}  # no guessing: "007" stays what it is until the schema says
+    text = {f.name: pa.string() for f in schema}  # no guessing: "007" stays text until it is cast to the schema
     options = pyarrow.csv.ConvertOptions(column_types=text, include_columns=schema.names, strings_can_be_null=True)
     table = pyarrow.csv.read_csv(path, convert_options=options)
     return pa.Table.from_arrays([sample_events.cast(table.column(f.name), f, str(path)) for f in schema], schema=schema)

@@ -8,7 +8,7 @@ from udo_protocol.errors import UdoError
 
 
 class ExitCode(IntEnum):
-    """What a finished `udo` says to the shell."""
+    """The exit status of `udo`."""
 
     OK = 0
     INTERNAL = 1

@@ -1,4 +1,4 @@
-"""Runs a daemon in this process's place, so that signals and its exit status are its own."""
+"""Runs a daemon in place of this process, so that signals reach the daemon and the exit status is the daemon's."""
 
 from __future__ import annotations
 

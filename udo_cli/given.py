@@ -34,7 +34,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options about events that the operator fails on."""
+    """Decorator: the options for events that the operator fails on."""
     for option in (
         click.option("--dead-letter-mb", type=click.IntRange(1), help="Dead letters kept per node, in MiB; 64 by default."),
         click.option(
@@ -60,7 +60,7 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def polling_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: linear back-off before a reader sleeps."""
+    """Decorator: the option for the linear back-off before a reader sleeps."""
     return click.option(
         "--poll-us",
         type=click.IntRange(0, MOST_BACKOFF_US),
@@ -79,7 +79,7 @@ def policy_limits(on_error: str, retries: int, dead_letters: int | None, dead_le
 
 
 def environment(pairs: Iterable[str]) -> dict[str, str]:
-    """{K: V} from K=V texts. UsageError if one has another form."""
+    """{K: V} from K=V texts. UsageError for a text of another form."""
     found = {}
     for pair in pairs:
         key, sep, value = pair.partition("=")
@@ -108,7 +108,7 @@ def secret_values(names: Iterable[str]) -> dict[str, str]:
 
 
 def require_once(env: dict[str, str], secrets: dict[str, str]) -> None:
-    """UsageError if a variable is given in both ways."""
+    """UsageError if a variable is given both as --env and as --secret."""
     if twice := env.keys() & secrets.keys():
         raise UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
 

@@ -1,4 +1,4 @@
-"""Where things lie under UDO_HOME. Paths only; nothing here starts or stops anything."""
+"""The paths under UDO_HOME. Nothing is started or stopped."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Home:
 
     @property
     def token_file(self) -> Path:
-        """The write token of the registry here, readable by its owner only."""
+        """The write token of this registry, readable by its owner only."""
         return self.registry / "token"
 
     @property
     def node_socket(self) -> Path:
-        """Where the node manager answers."""
+        """The node manager's socket."""
         return self.node / "node.sock"
 
     @property
     def dependencies(self) -> Path:
-        """Dependency layers made before, by what they were resolved from; safe to delete."""
+        """The cache of dependency layers, by the requirements they were resolved from; safe to delete."""
         return self.path / "cache" / "dependencies"
 
     def registry_url(self) -> str | None:
-        """What the registry wrote when it began to listen, or None."""
+        """The URL that the registry wrote when it began to listen, or None."""
         try:
             return (self.registry / "address").read_text("utf-8").strip() or None
         except FileNotFoundError:

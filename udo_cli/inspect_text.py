@@ -1,4 +1,4 @@
-"""A deployment, or an operator version, for people: a few lines about it, then a table for each thing there may be several of."""
+"""A deployment or an operator version for people: a few lines about it, then a table for each thing of which it may have several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def deployment(d: Json) -> None:
-    """As `udo inspect NAME` shows it."""
+    """Print a deployment, for `udo inspect NAME`."""
     click.secho(f"DEPLOYMENT {d['name']}", bold=True)
     retries = f", {d['limits']['retries']:g} retries" if "retries" in d["limits"] else ""
     former = ", ".join(p["version"] for p in d["previous"])
@@ -43,7 +43,7 @@ def deployment(d: Json) -> None:
 
 
 def _replicas(placement: Json | None) -> Iterable[Sequence[Any]]:
-    """Each slot, the nodes that hold what it has ENDed, those that do not yet, and whether its node is lost."""
+    """For each slot: its place, its node, the nodes that hold its ENDed state, those that do not yet, and whether its node is lost."""
     copies = (placement or {}).get("replication")
     if placement and copies:
         for place, node in enumerate(placement["nodes"]):
@@ -52,7 +52,7 @@ def _replicas(placement: Json | None) -> Iterable[Sequence[Any]]:
 
 
 def _elasticity(wish: Json) -> str:
-    """Who decides about the number of slots."""
+    """The party that decides about the number of slots, in words."""
     if wish["mode"] == "off":
         return "by nobody but udo scale"
     how = f"by policy {wish['policy']}, {wish['least']} to {wish['most'] or 'one for each core'}"
@@ -62,7 +62,7 @@ def _elasticity(wish: Json) -> str:
 
 
 def version(v: Json) -> None:
-    """As `udo inspect NAME@VERSION` shows it."""
+    """Print an operator version, for `udo inspect NAME@VERSION`."""
     manifest = v["manifest"]
     click.secho(f"OPERATOR {v['name']}@{v['version']}", bold=True)
     _lines(

@@ -34,7 +34,7 @@ START_TIMEOUT_S = 60.0
 # The node manager lets its instances finish the present frame first.
 STOP_GRACE_S = 20.0
 _LOOK_S = 0.05
-# The worker of a killed registry answers until it notices, which takes a second.
+# The worker of a killed registry goes on answering for up to a second, until it notices.
 _ORPHAN_S = 3.0
 T = TypeVar("T")
 
@@ -42,11 +42,11 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class UpOptions:
     """Options of `udo up`. `listen`, `trusted_keys`: of the registry; `warm`: number of warm instances; `metrics_port`: 0 for any free one;
-    `runtime_image`: image in which Python operators run with the Docker driver; `command_image`: the one of commands that need the system's
+    `runtime_image`: image in which Python operators run with the Docker driver; `command_image`: image for commands that need the system's
     programs or libraries; `sandbox`: of the process driver, auto or none;
     `allow_network`: endpoints that operators may request; `tls`: folder of certificates for the connections to other hosts;
-    `node_listen`: where other hosts reach the node manager ('': the registry's host, any port); `decide_s`: seconds between two decisions
-    about slots (0: the node manager's default).
+    `node_listen`: address at which other hosts reach the node manager ('': the registry's host, any port); `decide_s`: seconds between two
+    decisions about slots (0: the node manager's default).
     """
 
     listen: str = "127.0.0.1:0"
@@ -69,7 +69,7 @@ class UpOptions:
 
 @dataclass(frozen=True)
 class StartedServices:
-    """The services that run now. `fresh`: those that this call has started; `remarks`: about the node's data, for the user."""
+    """The running services. `fresh`: those that this call has started; `remarks`: about the node's data, for the user."""
 
     registry: str
     node: str
@@ -128,7 +128,7 @@ def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started
 
 
 def stop(home: Home, say: Callable[[str], None]) -> list[str]:
-    """Stop node manager and registry, and kill processes that do not end in time; returns what was stopped."""
+    """Stop node manager and registry, and kill processes that do not end in time; return the names of all that it stopped."""
     if not home.path.is_dir():
         return []
     with _alone(home):
@@ -149,7 +149,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """In the block Ctrl-C, SIGTERM and SIGHUP end the command. Further signals are ignored while it cleans up, which takes bounded time."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the command in the block; it ignores further signals while it cleans up, for a bounded time."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         arm()
@@ -173,7 +173,7 @@ def arm() -> None:
 
 @contextlib.contextmanager
 def _undivided() -> Iterator[None]:
-    """Delays signals to the end of the block, so that no process is started without being recorded."""
+    """Delay signals to the end of the block, so that no process is started without being recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -190,7 +190,7 @@ def _undivided() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """Ignores signals in the block, which takes bounded time."""
+    """Ignore signals in the block, which must take bounded time."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     try:
         yield
@@ -201,7 +201,7 @@ def unhurried() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(home: Home) -> Iterator[None]:
-    """Only one `udo up` or `udo down` at a time in a home. Conflict if another one takes too long."""
+    """Allow only one `udo up` or `udo down` at a time in a home. Conflict if another one takes too long."""
     with open(home.path / "lock", "a") as file:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -220,7 +220,7 @@ def _alone(home: Home) -> Iterator[None]:
 def _spawn(directory: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-        # -P: a folder of the same name in the current one must not be imported instead.
+        # -P: no folder of the same name in the current folder may be imported instead.
         command = [sys.executable, "-P", "-m", *arguments]
         with _undivided():
             child = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -259,7 +259,7 @@ def _answering_registry(home: Home) -> str | None:
     try:
         with _registry(home, url) as registry:
             registry.health()
-    except Untrusted:  # it is there
+    except Untrusted:  # a registry answers, with an untrusted certificate
         raise
     except UdoError:
         return None
@@ -271,7 +271,7 @@ def _registry(home: Home, url: str) -> Registry:
 
 
 def _keep_certificates(home: Home, tls: Path | None) -> None:
-    """Let commands and programs on this host find the certificates of this platform. Without any the former ones stay."""
+    """Let commands and programs on this host find the certificates of this platform. Without `tls` the former ones stay."""
     link, new = home.path / "tls", home.path / f".tls.{os.getpid()}"
     if tls is not None and not (link.exists() and link.samefile(tls)):
         new.symlink_to(tls)
@@ -279,7 +279,7 @@ def _keep_certificates(home: Home, tls: Path | None) -> None:
 
 
 def _node_listen(options: UpOptions) -> str:
-    """Where the node manager listens for other hosts."""
+    """The address at which the node manager listens for other hosts."""
     if options.node_listen:
         return options.node_listen
     host = "127.0.0.1" if options.listen.startswith("unix:") else options.listen.rpartition(":")[0]
@@ -287,7 +287,7 @@ def _node_listen(options: UpOptions) -> str:
 
 
 def _lasting_registry(home: Home) -> str | None:
-    """The URL of a registry that answers and will continue to: its process is alive, or was not started by `udo up`."""
+    """The URL of a registry that answers and will go on answering: its process is alive, or was not started by `udo up`."""
     url = _answering_registry(home)
     deadline = time.monotonic() + _ORPHAN_S
     killed = (home.registry / "process.json").exists() and _recorded(home.registry) is None
@@ -350,13 +350,13 @@ def _replace_node(home: Home) -> None:
     from udo_protocol.node.api import connect_node
 
     if (process := _recorded(home.node)) is not None:
-        signal_group(process, signal.SIGKILL)  # on SIGTERM it would stop them
+        signal_group(process, signal.SIGKILL)  # on SIGTERM it would stop its instances and servers
         wait(process, STOP_GRACE_S)
     connect_node(home.node_socket).close()
 
 
 def _sweep(home: Home) -> list[str]:
-    """Kill servers and instances that a killed node manager has left running, according to its records; returns what was killed."""
+    """Kill servers and instances that a killed node manager has left running, according to its records; return their names."""
     left = watchdog.remove_containers(home.node.absolute())
     for path in sorted(home.node.glob("handles/*.json")) + sorted(home.node.glob("servers/*.json")):
         record = read_json(path)

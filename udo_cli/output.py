@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# Shown as Python writes them, but for line ends and tabs.
+# Control characters are shown as Python writes them, except line ends and tabs.
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
 
 
@@ -50,7 +50,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> 
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: int | None = None) -> Table:
-    """A table for a console, whose first `texts` columns (None: all) are texts and the others numbers."""
+    """A table for a console; its first `texts` columns (None: all) are texts, the others numbers."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
@@ -62,7 +62,7 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: int | Non
 
 
 def cell(value: Any) -> Text:
-    """As it is, whoever has written it: nothing in it is an instruction to the console or the terminal."""
+    """A value as plain text, whatever its source: nothing in it acts as an instruction to the console or the terminal."""
     from rich.text import Text
 
     return Text("" if value is None else str(value).translate(_CONTROLS))

@@ -1,4 +1,4 @@
-"""The slots of a deployment over nodes as the command line sees them, and how it spreads key groups over some of them."""
+"""The slots of a deployment over nodes as the command line sees them, and the spreading of key groups over some of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Shared:
 
 
 def slots(node: NodeClient, name: str) -> list[PlacedSlot]:
-    """Those of the deployment, in the order of their places, as any node says it."""
+    """The slots of the deployment, in the order of their places; any node can tell them."""
     return [PlacedSlot(s.node, s.slot, tuple(ranges.parsed(s.groups, MOST_KEY_GROUPS))) for s in node.places(name).slots]
 
 
@@ -51,7 +51,7 @@ def is_keyed_over(deployment: Mapping[str, Any]) -> bool:
 
 
 def make_room(node: NodeClient, name: str, count: int, wait_s: float, say: Say) -> None:
-    """Move the key groups off the slots behind the first `count`, if there are more."""
+    """Move the key groups off the slots after the first `count`, if there are more."""
     there = slots(node, name)
     if count < len(there):
         _say(spread(node, name, there, range(count), wait_s), say)
@@ -65,7 +65,7 @@ def fill(node: NodeClient, name: str, wait_s: float, say: Say) -> None:
 
 
 def empty(node: NodeClient, name: str, of: str, wait_s: float, say: Say) -> None:
-    """Move the key groups off the slots of the node `of`; the node that is then the first one knows the order of runs before that."""
+    """Move the key groups off the slots of the node `of`; if `of` had the first slot, the node that has it next gets the order of runs."""
     there = slots(node, name)
     others = [place for place, slot in enumerate(there) if slot.node != of]
     if not others:
@@ -82,9 +82,9 @@ def _say(done: Iterator[Shared], say: Say) -> None:
 
 
 def spread(node: NodeClient, name: str, there: Sequence[PlacedSlot], onto: Collection[int], wait_s: float) -> Iterator[Shared]:
-    """Move as few key groups as it takes for them to be spread evenly over the slots in the places `onto`, slot by slot.
+    """Move as few key groups as possible so that they are spread evenly over the slots in the places `onto`, slot by slot.
 
-    An error leaves what is done; the same again goes on with the rest.
+    An error leaves finished moves as they are; the same call again goes on with the rest.
     """
     place = {g: at for at, slot in enumerate(there) for g in slot.groups}
     if sorted(place) != list(range(len(place))):

@@ -1,7 +1,7 @@
-"""Plans of a rebalance: which key group is to be in which slot, carried out in rounds of bounded size (fluid migration).
+"""Plans of a rebalance: a slot for each key group, carried out in rounds of bounded size (fluid migration).
 
-While a group moves its events wait; the fewer move at once, the shorter each pause. Between two rounds the group map is as whole as before
-the first, so a plan can be stopped there and begun again: what is where it is wanted does not move.
+While a group moves, its events wait; the fewer move at once, the shorter each pause. Between two rounds the group map is as complete as
+before the first, so a plan can be stopped between rounds and begun again: groups that are in their wanted slot do not move.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from udo_protocol.node.api import NodeClient
 
 SlotName = int | str  # its number, over nodes NODE:NUMBER
 Plan = Mapping[int, SlotName]  # key group -> its slot
-# A command that was stopped has left a move to the node, which finishes it: the next one waits for that.
+# A stopped command leaves its move to the node, which finishes it; the next command waits for this move.
 _FORMER_S, _LOOK_S = 10.0, 0.1
 _EXAMPLE = '{"0-15": 1000, "40": 0}'
 
@@ -48,7 +48,7 @@ class StepDone:
 
 
 def read(path: Path) -> Plan:
-    """A file's JSON: `{"0-15": 1000, "40": 0}`, key groups → slot, over nodes `{"0-15": "b:0"}`.
+    """Read a plan from a JSON file: `{"0-15": 1000, "40": 0}`, key groups → slot, over nodes `{"0-15": "b:0"}`.
 
     UsageError for anything else, or a group that is named twice.
     """
@@ -77,7 +77,7 @@ def _is_slot(found: object) -> bool:
 
 
 def where(node: NodeClient, name: str, plan: Plan) -> dict[SlotName, list[int]]:
-    """Slot -> its key groups, on that node; on all nodes if the plan names slots so. UsageError if the deployment keeps no state."""
+    """Slot -> its key groups, on that node, or on all nodes if the plan names slots NODE:NUMBER. UsageError if it keeps no state."""
     if any(isinstance(slot, str) for slot in plan.values()):
         return {slot.name: list(slot.groups) for slot in over_nodes.slots(node, name)}
     status = node.status()
@@ -91,9 +91,9 @@ def where(node: NodeClient, name: str, plan: Plan) -> dict[SlotName, list[int]]:
 
 
 def rounds(plan: Plan, now: Mapping[SlotName, Sequence[int]], under_way: int) -> list[list[PlanStep]]:
-    """What the plan changes of `now` (slot -> its groups), at most `under_way` groups at once. Errors if it names what there is not.
+    """The moves from `now` (slot -> its groups) to the plan, at most `under_way` groups at once. Errors for unknown groups or slots.
 
-    In the order of slots, so that few rounds concern more than two of them.
+    Moves are in the order of slots, so that few rounds concern more than two slots.
     """
     from elasticity.allocation import fluid
     from elasticity.allocation.planning import Move
@@ -120,9 +120,9 @@ def _steps(moves: Sequence[Any], names: Sequence[SlotName]) -> list[PlanStep]:
 def carry_out(
     node: NodeClient, name: str, planned: Sequence[Sequence[PlanStep]], strategy: str, wait_s: float, before: int = 0
 ) -> Iterator[StepDone]:
-    """PlanStep by step; `before`: groups of the plan that need not move. An error leaves all steps so far done, and says how far that is.
+    """Carry out a plan step by step; `before`: groups of the plan that need not move. An error leaves finished steps done, and counts them.
 
-    WaitTimeout if a step takes longer than `wait_s`; that one the node finishes.
+    WaitTimeout if a step takes longer than `wait_s`; the node finishes that step.
     """
     moved, total = before, before + sum(len(step.groups) for steps in planned for step in steps)
     for number, steps in enumerate(planned, 1):
@@ -136,7 +136,7 @@ def carry_out(
 
 
 def _carried_out(node: NodeClient, name: str, step: PlanStep, strategy: str, wait_s: float, former_s: float) -> float:
-    """How many ms it took. Conflict if another move is still under way after `former_s`."""
+    """Carry out a step and return its duration in ms. Conflict if another move is still under way after `former_s`."""
     deadline, ms = time.monotonic() + former_s, 0.0
     target, slot = slot_names.parsed(str(step.to), "--plan")
     while True:

@@ -1,4 +1,4 @@
-"""Counters of a node's slots, and rates between two looks. A counter that went back belongs to a new instance."""
+"""Counters of a node's slots, and rates between two looks. A counter that went down belongs to a new instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Rates:
         self._last: dict[tuple[str, int], tuple[float, pb.SlotStats]] = {}
 
     def look(self, reply: pb.StatsReply, now_s: float) -> list[dict[str, Any]]:
-        """One dict per slot: the fields of SlotStats and in_per_s, out_per_s, busy_share since the former look."""
+        """One dict per slot: the fields of SlotStats and in_per_s, out_per_s, busy_share since the last look."""
         found = []
         for s in reply.slots:
             key = (s.deployment, s.slot)

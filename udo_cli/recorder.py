@@ -1,4 +1,4 @@
-"""Writes what a node records into a file, part by part as it comes."""
+"""Writes a node's recording to a file, part by part as it arrives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED = "interrupted"
 
 @dataclass
 class Recorded:
-    """What a file holds; `bytes` of its frames."""
+    """The contents of a recording file; `bytes`: the size of its frames."""
 
     frames: int = 0
     events: int = 0
@@ -40,12 +40,12 @@ def write(
     progress: Callable[[Recorded], None],
     stopped: Callable[[], bool],
 ) -> tuple[dict[str, Any], Recorded]:
-    """Header and summary of the file, complete under its name.
+    """Write the file, which is complete under its name; return its header and summary.
 
-    `begun` gets the header: what is answered from here on is recorded. `progress` is called and `stopped` asked after each part; the
-    node sends one each second at least. KeyboardInterrupt if it is stopped before the state at the start was there.
+    `begun` gets the header: every frame answered after this call is recorded. `progress` is called and `stopped` asked after each part;
+    the node sends at least one part a second. KeyboardInterrupt if it is stopped before the state at the start has arrived.
     """
-    first = next(parts)  # errors of the node come here: then there is no file
+    first = next(parts)  # raises the node's errors, before there is a file
     header = _header(first.header)
     try:
         return header, _write(path, header, parts, begun, progress, stopped)
@@ -72,7 +72,7 @@ def _write(
                 if stopped():
                     sink.summary.reason = INTERRUPTED
                     break
-        except UdoError as e:  # the node manager is gone: what has come is good
+        except UdoError as e:  # the node manager is gone: the parts so far are good
             if not sink.complete:
                 raise
             sink.summary.reason = str(e)
@@ -91,7 +91,7 @@ def _header(h: pb.RecordHeader) -> dict[str, Any]:
         "version": h.version,
         "digest": h.digest,
         "manifest": json.loads(h.manifest_json),
-        "given": {"env": list(h.env), "secrets": list(h.secrets), "files": list(h.files)},  # names: values stay on the node
+        "given": {"env": list(h.env), "secrets": list(h.secrets), "files": list(h.files)},  # names only: values stay on the node
         "config": json.loads(h.config_json),
         "keyed": h.keyed,
         "first_seq": h.first_seq,
@@ -106,11 +106,11 @@ class _Sink:
 
     def __init__(self, file: Writer) -> None:
         self.summary = Recorded()
-        self.complete = False  # the state at the start is there
+        self.complete = False  # whether the state at the start has arrived
         self._file = file
         self._group: int | None = None
         self._values: dict[int, list[bytes]] = {}
-        self._pieces: list[bytes] = []  # of the value or frame that goes on in the next part
+        self._pieces: list[bytes] = []  # of the value or frame that continues in the next part
 
     def take(self, part: pb.RecordPart) -> None:
         """Write a part."""
@@ -157,7 +157,7 @@ class _Sink:
         s = self.summary
         s.frames, s.bytes, s.last_seq = s.frames + 1, s.bytes + len(frame), seq
         s.first_seq = seq if s.first_seq is None else s.first_seq
-        with contextlib.suppress(ProtocolError):  # recorded as it came
+        with contextlib.suppress(ProtocolError):  # a malformed frame is recorded all the same
             s.events += decode(frame).header.rows
 
 

@@ -27,7 +27,7 @@ def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
 
 
 def node(address: str | None = None) -> NodeClient:
-    """The node manager at `address`, else the one in use, which also asks others by name."""
+    """The node manager at `address`, else the one in use; a node's name is reached through the one in use."""
     settings = CliSettings()
     if address and is_name(address):
         return connect_node(settings.node_address(), settings.certificates()).on(address)
@@ -40,7 +40,7 @@ def is_name(address: str | None) -> bool:
 
 
 def reference(text: str) -> tuple[str, str]:
-    """(name, version or digest) of NAME[@VERSION]; "latest" where no version is named."""
+    """(name, version or digest) of NAME[@VERSION]; "latest" if no version is named."""
     name, sep, version = text.partition("@")
     if not name or (sep and not version):
         raise UsageError(f"expected NAME or NAME@VERSION, got {text!r}")
@@ -48,7 +48,7 @@ def reference(text: str) -> tuple[str, str]:
 
 
 def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[str], None]) -> Json:
-    """Wait until the deployment answers on every live node; the deployment. OperatorError when a node cannot run it."""
+    """Wait until the deployment answers on every live node; return it. OperatorError when a node cannot run it."""
     deadline = time.monotonic() + timeout_s
     told: dict[str, str] = {}
     while True:
@@ -75,8 +75,7 @@ def await_answering(api: Registry, name: str, timeout_s: float, say: Callable[[s
 
 
 def await_replicas(api: Registry, name: str, timeout_s: float, say: Callable[[str], None]) -> Json:
-    """Wait until each slot of the deployment has the replicas that it can have on the live nodes, each holding what was ENDed, and no
-    others."""
+    """Wait until each slot of the deployment has as many replicas as the live nodes allow, each with all ENDed state, and no more."""
     deadline, told = time.monotonic() + timeout_s, ""
     while True:
         found = api.deployment(name)
@@ -101,7 +100,7 @@ def await_replicas(api: Registry, name: str, timeout_s: float, say: Callable[[st
 
 
 def await_drained(api: Registry, node: str, emptied: list[str], timeout_s: float, say: Callable[[str], None]) -> list[Json]:
-    """Wait until nothing of the node is on its way to other nodes any more, `emptied` as Registry.drain has it; what is still there."""
+    """Wait until nothing is on its way from the node to other nodes; return what is still there. `emptied`: see Registry.drain."""
     deadline, told = time.monotonic() + timeout_s, dict[str, str]()
     while True:
         left = api.drain(node, emptied)
@@ -116,20 +115,20 @@ def await_drained(api: Registry, node: str, emptied: list[str], timeout_s: float
 
 
 def reached(api: Registry, update_id: str) -> tuple[list[str], list[str]]:
-    """Nodes that answer with the version of an update that is done, and those it did not reach since they are away."""
+    """The nodes that answer with the version of a finished update, and those that it did not reach since they are away."""
     nodes = api.update_status(update_id)["nodes"]
     return [n["node"] for n in nodes if n["state"] == "answering"], [n["node"] for n in nodes if n["state"] == "gone"]
 
 
 def where(on: list[str], missed: list[str]) -> str:
-    """The same in a line."""
+    """The result of `reached` in a line."""
     there = f" on {', '.join(on)}" if on else ""
     return f"{there}, NOT on {', '.join(missed)}: away; checked and applied there when it returns" if missed else there
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
-    """Tell the events of an update as they come; the last one, `done` or `rolled_back`. Else the error by the code of what failed,
-    or OperatorError."""
+    """Tell the events of an update as they come; return the last one, `done` or `rolled_back`. If the update ends otherwise, raise the
+    error of its code, or OperatorError."""
     last: Json = {}
     for last in events:
         where = f" {last['node']}" if last.get("node") else ""

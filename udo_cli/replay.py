@@ -1,4 +1,4 @@
-"""Sends dead letters to their deployment again: each as a frame of its own, marked so that a failure comes back as one."""
+"""Sends dead letters to their deployment again, each as a frame of its own, marked so that a failure is answered as an error."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from udo_protocol.queue.lane_end import LaneEnd, Push
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 _GRACE_S = 15.0
 _LOOK_MS = 1000
-# A full log empties at the operator's pace: tried again after 1, 2 ... 50 ms.
+# A full log empties at the operator's pace: retry after 1, 2 ... 50 ms.
 _BUSY_INCREMENT_US, _BUSY_CEILING_US = 1_000, 50_000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one letter: its answers, or why it failed again."""
+    """The outcome of one letter: its answers, or the reason why it failed again."""
 
     answers: pa.RecordBatch | None = None
     failure: Failure | None = None
 
 
 class ReplayLane:
-    """A lane to one deployment; after a failure a new one, since a lane that failed is over."""
+    """A lane to one deployment; replaced after each failure, since a lane that failed takes no more frames."""
 
     def __init__(self, node: NodeClient, deployment: str, tls: Tls | None) -> None:
         self._node, self._deployment, self._tls = node, deployment, tls
@@ -49,7 +49,7 @@ class ReplayLane:
         self._number = 0
 
     def send(self, letter: pb.DeadLetter) -> Outcome:
-        """Wait for what the operator says to it now. SchemaError if it does not take such events any more."""
+        """Send a letter and wait for the operator's answer. SchemaError if the operator no longer takes such events."""
         batch = read_event(letter.arrow)
         if self._end is None or batch.schema != self._schema:
             self._open(batch.schema)

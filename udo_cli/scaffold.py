@@ -1,5 +1,5 @@
-"""What `udo init` writes: templates with the operator's name filled in, and a copy of the SDK that another language's project is built
-with. It never overwrites a file.
+"""The files that `udo init` writes: templates with the operator's name filled in, and, for other languages, a copy of the SDK that the
+project is built with. No file is ever overwritten.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from udo_protocol.errors import Conflict, NotFound, UsageError
 
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
 _SUFFIX = ".tmpl"
-# Where a project's copy of the SDK lies.
+# The folder of a project's copy of the SDK.
 _SDK = "sdk"
-# What of a language's folder in runtimes/ an operator is built with.
+# The files of a language's folder in runtimes/ that an operator is built with.
 SDK_FILES: dict[str, tuple[str, ...]] = {
     "python": (),
     "go": ("*.go", "go.mod", "go.sum", "internal/pb/*.go"),
@@ -24,15 +24,15 @@ SDK_FILES: dict[str, tuple[str, ...]] = {
     "rust": ("sdk/Cargo.toml", "sdk/src/*.rs"),
     "cpp": ("sdk/CMakeLists.txt", "sdk/include/udo/*", "sdk/src/*"),
 }
-# Styles that other languages have no skeleton of, and where they have an example of it.
+# Styles whose skeleton exists in Python only, and where to find an example for other languages.
 ONLY_PYTHON = {
     "keyed": "the samples in the folder runtimes/ of the source, and docs/operators.md, Other languages",
     "spark-worker": "docs/operators.md, Workers written for Spark: the adapter is in Python, the worker in any language",
     "model": "docs/operator-protocol.md: the files of a deployment are in the folder that UDO_DIRECTORY names",
 }
-# Of a style: the adapter that it is built with, which is imported from the operator's folder.
+# For a style: the adapter that it is built with, which is imported from the operator's folder.
 STYLE_FILES = {"spark-worker": ("spark_worker", "udo_spark_worker/*.py")}
-# What to do first in the new folder.
+# The first commands to run in the new folder.
 FIRST = {
     "go": "go test ./... && CGO_ENABLED=0 go build -o bin/{name} . && udo test .",
     "java": "mvn package && udo test .",
@@ -43,9 +43,9 @@ FIRST = {
 
 
 def write(directory: Path, name: str, style: str, runtime: str = "python") -> list[Path]:
-    """Write the skeleton in `style` (batch, event, or one of ONLY_PYTHON) into `directory`; the files written.
+    """Write the skeleton in `style` (batch, event, or one of ONLY_PYTHON) into `directory`; return the files written.
 
-    UsageError on a name an operator cannot have or a style that the language has not, Conflict when a file is already there.
+    UsageError for an invalid operator name or a style that the language does not have, Conflict if a file is already there.
     """
     if runtime != "python" and style in ONLY_PYTHON:
         raise UsageError(f"--style {style} is a skeleton in Python; for {runtime} see {ONLY_PYTHON[style]}")
@@ -80,7 +80,7 @@ def write(directory: Path, name: str, style: str, runtime: str = "python") -> li
 
 
 def sdk_folder(runtime: str) -> Path:
-    """The language's folder of runtimes/: beside the packages in a checkout, inside of this one when installed."""
+    """The language's folder of runtimes/: beside the packages in a checkout, inside this package when installed."""
     package = Path(__file__).parent
     for folder in (package / "_sdks" / runtime, package.parent / "runtimes" / runtime):
         if folder.is_dir():
@@ -100,7 +100,7 @@ def _sdk(runtime: str) -> Iterator[tuple[str, str]]:
 
 
 def _go_module(name: str, planned: dict[Path, str], sdk: Path) -> Iterator[tuple[str, str]]:
-    """go.mod and go.sum: those of the SDK, since a module names what its dependencies need as well, and the SDK's copy."""
+    """go.mod and go.sum: those of the SDK, since a module names its dependencies' requirements too, and a reference to the SDK's copy."""
     module, rest = planned[sdk / "go.mod"].split("\n", 1)
     own = module.removeprefix("module ")
     yield "go.mod", f"module example.com/{name}\n{rest}\nrequire {own} v0.0.0\n\nreplace {own} => ./{_SDK}\n"

@@ -27,7 +27,7 @@ def _home() -> Path:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # Python < 3.13, and since then
+    except (KeyError, OSError):  # KeyError before Python 3.13, OSError since
         return f"uid {os.getuid()}"
 
 
@@ -46,15 +46,15 @@ class CliSettings(BaseSettings):
 
     @property
     def local(self) -> Home:
-        """The folder `udo up` works in."""
+        """The folder that `udo up` works in."""
         return Home(self.home.expanduser().absolute())
 
     def certificates(self) -> Tls | None:
-        """UDO_TLS, those of `udo up --tls`, or the host's; None if there are none."""
+        """The certificates of UDO_TLS, of `udo up --tls`, or of the host; None if there are none."""
         return found(self.tls, self.local.path)
 
     def registry_url(self) -> str:
-        """The registry asked for, else the one `udo up` started; Unavailable says how to name or start one."""
+        """The URL of UDO_REGISTRY, else of the registry that `udo up` started; Unavailable says how to name or start one."""
         if self.registry:
             return self.registry
         if url := self.local.registry_url():
@@ -62,7 +62,7 @@ class CliSettings(BaseSettings):
         raise Unavailable(f"no registry: UDO_REGISTRY is not set and none was started under {self.local.path}. Start one with: udo up")
 
     def write_token(self) -> str | None:
-        """The write token: UDO_TOKEN, UDO_TOKEN_FILE, or the local registry's own when that is the one in use."""
+        """The write token: UDO_TOKEN, UDO_TOKEN_FILE, or the local registry's own if the local registry is in use."""
         if self.token:
             return self.token
         path = self.token_file or (self.local.token_file if not self.registry or self.registry == self.local.registry_url() else None)
@@ -81,7 +81,7 @@ class CliSettings(BaseSettings):
         return self.node or next(there, None)
 
     def node_address(self) -> str:
-        """The same; Unavailable says how to name or start one."""
+        """As `local_node`, but Unavailable, which says how to name or start a node manager, if there is none."""
         if address := self.local_node():
             return address
         raise Unavailable(f"no node manager: UDO_NODE is not set and there is none under {self.local.path}. Start one with: udo up")

@@ -1,4 +1,4 @@
-"""Slots as people name them: by the number that `udo status` shows, over nodes behind the node's name, NODE:SLOT."""
+"""Names of slots for people: the number that `udo status` shows, or, over nodes, NODE:SLOT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from udo_protocol.errors import UsageError
 
 
 def parsed(text: str, option: str) -> tuple[str, int]:
-    """(node, number); the node is '' where only the number is given."""
+    """(node, number); the node is '' if only the number is given."""
     node, _, number = text.rpartition(":")
     if not number.isdecimal() or text.startswith(":"):
         raise UsageError(f"{option}: expected the number of a slot, or NODE:NUMBER for a slot on that node, got {text!r}")
@@ -14,5 +14,5 @@ def parsed(text: str, option: str) -> tuple[str, int]:
 
 
 def shown(node: str, number: int) -> str:
-    """The same as text."""
+    """The name of the slot with this number on this node."""
     return f"{node}:{number}" if node else str(number)

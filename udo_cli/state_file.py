@@ -1,7 +1,7 @@
 """A session's state as a file, readable in any language: gzip of a MessagePack stream. Form: docs/state.md, "The file".
 
 First a header, then one map per key group, then a trailer that counts them. Values are as the last ENDed epoch left them, with
-what leads back to the epoch before, so that the query may replay its last epoch.
+the changes back to the epoch before, so that the query may replay its last epoch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from udo_protocol.state.pieces import StoredGroup
 FORMAT, FORMAT_VERSION = "udo-state", 1
 _PIECE_BYTES = 1 << 20
 _LEVEL = 1  # of gzip: state is written once and read once
-# Of one key group, which is read into memory: a session may have limits.state_mb, 256 by default, in all its groups.
+# Bound of one key group, which is read into memory: all groups of a session may have limits.state_mb, 256 by default.
 _GROUP_BYTES = 1 << 30
-# In a state that is given as it is stored: the version that it is of.
+# Key of the state version within a state that is given as it is stored.
 STORED_VERSION = "\0state_version"
 
 
@@ -44,7 +44,7 @@ class EndedGroup:
 
     @property
     def keys(self) -> int:
-        """Keys that have state, or a timer alone."""
+        """Number of keys that have state, or only a timer."""
         if self.group < 0:
             return 0
         packed = self.values.get(PACKED_TIMERS)
@@ -53,17 +53,17 @@ class EndedGroup:
 
     @property
     def bytes(self) -> int:
-        """Of keys and values."""
+        """Size of keys and values."""
         return sum(len(k) + len(v) for k, v in self.values.items())
 
     def at(self, epoch: int) -> EndedGroup:
-        """The same as the state after `epoch`."""
+        """The same group, as the state after `epoch`."""
         return replace(self, epoch=epoch, ended=True, undo={})
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a file holds."""
+    """The contents of a state file."""
 
     header: dict[str, Any]
     keys: int
@@ -71,9 +71,9 @@ class Summary:
 
 
 def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[EndedGroup]:
-    """The groups of an export, behind its header; `version`: of the state, as the header says.
+    """The groups of an export, whose header has been read; `version`: the header's state version.
 
-    What was stored by another version is a Conflict or, with `former`, given as it is stored, under STORED_VERSION which that was.
+    State that another version stored is a Conflict or, with `former`, given as it is stored, with its version under STORED_VERSION.
     """
     number: int | None = None
     values: dict[int, list[bytes]] = {}
@@ -138,7 +138,7 @@ def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> S
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Header, groups, trailer as they stand; UsageError if it is no such file, damaged or cut off."""
+    """Yield header, groups and trailer as they are stored; UsageError if the file is no state file, damaged or cut off."""
     try:
         with gzip.open(path, "rb") as file:
             unpacker = msgpack.Unpacker(file, max_buffer_size=_GROUP_BYTES, strict_map_key=False)
@@ -161,7 +161,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def check(path: Path) -> Summary:
-    """Read it to the end; what it holds."""
+    """Read the file to its end; return its contents in short."""
     header: dict[str, Any] | None = None
     trailer: dict[str, Any] = {}
     count = 0
@@ -179,7 +179,7 @@ def check(path: Path) -> Summary:
 
 
 def parts(path: Path, found: Summary, deployment: str, session: str, start_epoch: int | None, replace: bool) -> Iterator[pb.StatePart]:
-    """The file as an import: for a query whose next epoch is the one after the last ENDed, or `start_epoch`."""
+    """Yield the file as an import, for a query whose next epoch is the one after the last ENDed epoch, or `start_epoch`."""
     header = found.header
     yield pb.StatePart(
         header=pb.StateHeader(

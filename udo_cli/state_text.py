@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def entries(groups: Iterable[EndedGroup], key: str | None = None) -> Iterator[dict[str, Any]]:
     """{key, state, group, state_version?, expires?, timers?} of every key, or of the one that `key` names (plain text or JSON).
 
-    `state_version`: of a state that still lies there in a former form. A key may have timers and no state.
+    `state_version`: only for a state that is still stored in a former version. A key may have timers and no state.
     """
     wanted = None if key is None else _readings(key)
     for g in groups:
@@ -59,7 +59,7 @@ def _time(us: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can say of a value: times as ISO text, bytes as hexadecimal digits, keys of maps as text."""
+    """A value in terms of JSON: times as ISO text, bytes as hexadecimal digits, keys of maps as text."""
     if isinstance(value, dict):
         return {k if isinstance(k, str) else str(plain(k)): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

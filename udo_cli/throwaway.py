@@ -1,4 +1,4 @@
-"""A platform for the length of one command, in a folder of its own. Whatever happens, nothing runs and no file is left afterwards."""
+"""A platform for the duration of one command, in a folder of its own. Whatever happens, no process and no file is left afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from udo_cli.home import Home
 
 @contextlib.contextmanager
 def workspace(prefix: str) -> Iterator[Path]:
-    """A folder that is removed in the end; short, since sockets lie in it."""
+    """A folder that is removed at the end; its path is short, since sockets lie in it."""
     path = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield path

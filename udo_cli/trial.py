@@ -1,4 +1,4 @@
-"""Options of `udo update --canary` and `--diff` (shares, files), and how a diff is shown and written."""
+"""Options of `udo update --canary` and `--diff` (shares, files), and the output of a diff."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUFFIXES = (".jsonl", ".parquet")
 
 
 def share(text: str) -> float:
-    """Percent, from 10% or 0.5%."""
+    """Parse a share such as 10% or 0.5%; return it in percent."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)%?", text)
     if found is None or not 0 < float(found[1]) <= 100:
         raise click.BadParameter(f"expected a share above 0% and up to 100%, such as 10%, got {text!r}")
@@ -26,7 +26,7 @@ def share(text: str) -> float:
 
 
 def condition(text: str) -> str:
-    """A condition of udo_protocol.registry.canary, checked before anything is asked of the registry."""
+    """A condition of udo_protocol.registry.canary, checked before any request to the registry."""
     from udo_protocol.errors import UsageError
     from udo_protocol.registry.canary import Condition
 
@@ -46,7 +46,7 @@ def output_file(_: click.Context, __: click.Parameter, path: Path | None) -> Pat
 
 
 def write(path: Path, examples: list[Json]) -> None:
-    """Differences as JSON lines, or as parquet with the events and answers as JSON text, since their columns are the operator's."""
+    """Write differences as JSON lines, or as parquet with events and answers as JSON text, since their columns are the operator's."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(e, ensure_ascii=False) + "\n" for e in examples), "utf-8")
         return

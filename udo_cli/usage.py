@@ -1,4 +1,4 @@
-"""What uses an operator version: deployments, from the registry, and lanes and sessions, from the nodes that can be asked from here."""
+"""The users of an operator version: deployments, from the registry, and lanes and sessions, from the nodes that can be asked from here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def live_nodes(api: Registry) -> Iterator[tuple[str, NodeClient | None]]:
-    """(name, client) of every live node; None for one on another host while there is no node here to ask it by."""
+    """(name, client) of every live node; the client is None for a node on another host if no node on this host can ask it."""
     known = [n for n in api.nodes() if n["live"]]
     here = _here(known, CliSettings())
     for node in known:
@@ -28,8 +28,8 @@ def live_nodes(api: Registry) -> Iterator[tuple[str, NodeClient | None]]:
 
 
 def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, str]]:
-    """(name, client or None, why it cannot be asked) of the node manager at `address` or UDO_NODE if given, else of every node that the
-    registry knows. Without a registry, of this host's only."""
+    """(name, client or None, reason why it cannot be asked) of the node manager at `address` or UDO_NODE if given, else of every node that
+    the registry knows; without a registry, of this host's node only."""
     settings = CliSettings()
     if address := address or settings.node:
         yield address, remote.node(address), ""
@@ -45,14 +45,14 @@ def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, 
     for n in known:
         why = f"it is on another host, {n['address']}, and there is no node of its registry here to ask it by"
         yield f"node {n['node']}", _client(n, here) if n["live"] else None, why if n["live"] else f"away since {n['last_seen']}"
-    if here is None and (local := settings.local_node()):  # it follows another registry, or none
+    if here is None and (local := settings.local_node()):  # this host's node follows another registry, or none
         yield "node of this host", connect_node(local), ""
 
 
 def ask_all(address: str | None, ask: Callable[[NodeClient], T]) -> tuple[list[tuple[NodeClient, T]], list[str]]:
-    """What the nodes to ask answer, and of each other one that it was not asked, and why.
+    """Return the answers of the nodes that could be asked, and for each other node a line with the reason.
 
-    A node may lack what is asked for (NotFound): the error if all do. Unavailable if none can be asked.
+    Nodes that raise NotFound are left out; NotFound if all do. Unavailable if none can be asked.
     """
     answers, silent, missing = [], [], None
     for name, node, why in nodes_to_ask(address):
@@ -77,7 +77,7 @@ def _here(known: list[Json], settings: CliSettings) -> NodeClient | None:
 
 
 def _client(node: Json, here: NodeClient | None) -> NodeClient | None:
-    """On this host by its socket, HOST:PATH, on another one by the node that is here."""
+    """A client for a node: on this host by its socket (address HOST:PATH), on another host through the node that is here."""
     host, _, path = node["address"].rpartition(":")
     if host in ("", socket.gethostname()) and Path(path).exists():
         return connect_node(path)
@@ -85,7 +85,7 @@ def _client(node: Json, here: NodeClient | None) -> NodeClient | None:
 
 
 def of_version(api: Registry, name: str, digest: str) -> Json:
-    """{deployments: [{name, wanted}], queries: ..., key_groups: ..., nodes_not_asked: [names]} of the operator version with that digest.
+    """{deployments: [{name, wanted}], queries: ..., key_groups: ..., nodes_not_asked: [names]} for the operator version with that digest.
 
     `wanted` is False for a deployment that could only be rolled back to it. A query may use it under a deployment of another
     version, by asking for NAME@VERSION.
@@ -97,16 +97,16 @@ def of_version(api: Registry, name: str, digest: str) -> Json:
 
 
 def of_deployment(api: Registry, name: str) -> Json:
-    """{queries: ..., key_groups: ..., nodes_not_asked: [names]} of a deployment."""
+    """{queries: ..., key_groups: ..., nodes_not_asked: [names]} for a deployment."""
     return _queries(api, {name}, "")
 
 
 def _queries(api: Registry, deployments: set[str], digest: str) -> Json:
     """`queries`: [{node, deployment, slot, version, lanes, sessions: [{session, lanes, in_use}]}], of slots that run `digest`.
 
-    A lane is one task or client that exchanges events now, a session what one query of a keyed deployment keeps; a
+    A lane is one task or client that exchanges events now, a session the state of one query of a keyed deployment; a
     stateless query has lanes only, while its tasks run. `key_groups`: [{node, deployment, slot, number, groups, map_version}], of
-    deployments that keep state: which slot has how many key groups, and which.
+    deployments that keep state: the number of key groups in each slot, and the groups.
     """
     used: list[Json] = []
     maps: list[Json] = []

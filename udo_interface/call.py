@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CallOptions:
-    """How an operator is called; the defaults suit stateless operators."""
+    """The options of a call; the defaults suit stateless operators."""
 
     keep: tuple[str, ...] = ()
     uid: str = ""
@@ -87,7 +87,7 @@ class DeployedOperator:
         return f"udo({self.name!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the operator as the registry tells it now, or why it cannot."""
+        """HTML for a notebook: the operator as the registry describes it now, or the error of the lookup."""
         try:
             conf = _active_conf()
             url = registry_url(self._registry or conf(REGISTRY_SETTING, ""))
@@ -97,7 +97,7 @@ class DeployedOperator:
             return f"<p><code>{escape(repr(self))}</code>: {escape(str(e))}</p>"
 
     def __call__(self, df: DataFrame | None = None, **options: Any) -> DataFrame:
-        """Every event of `df` (batch or streaming) through the operator; the columns are its output, then the kept ones.
+        """Send every event of `df` (batch or streaming) through the operator; the result has its output columns, then the kept ones.
 
         An operator with several inputs takes a DataFrame for each, by name: `udo("match")(trades=a, quotes=b, key="symbol")`.
         """
@@ -117,11 +117,11 @@ class DeployedOperator:
         return self._planned(df, self.deployed(df), chosen, ())
 
     def deployed(self, df: DataFrame) -> Deployed:
-        """What the registry says of the operator, asked as the DataFrame's session is configured."""
+        """Look the operator up in the registry, which is found by the settings of the DataFrame's session."""
         return self._fetch(df.sparkSession.conf.get)
 
     def planned(self, df: DataFrame, deployed: Deployed, key: tuple[str, ...], order: Sequence[Column]) -> DataFrame:
-        """As a call with `key`, of an operator that was looked up; `order`: how the events of a batch's partition are sorted."""
+        """Plan a call with `key` of an operator already looked up; `order`: the sort order of the events in each partition of a batch."""
         return self._planned(df, deployed, replace(self.options, key=key), order)
 
     def _planned(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, order: Sequence[Column]) -> DataFrame:
@@ -149,7 +149,7 @@ class DeployedOperator:
     def _keyed(
         self, df: DataFrame, deployed: Deployed, chosen: CallOptions, columns: list[str], order: Sequence[Column]
     ) -> tuple[DataFrame, Keys]:
-        """What a keyed call sends, these columns in partitions by key group, and how it is laid out."""
+        """Return the DataFrame that a keyed call sends (these columns, partitioned by key group) and the layout of the call."""
         conf: Conf = df.sparkSession.conf.get
         if taken := [n for n in columns if n.casefold() == GROUP_COLUMN]:
             raise SchemaError(
@@ -168,7 +168,7 @@ class DeployedOperator:
         return given, Keys(partitions, _call_id(inside), start_empty, plan, stored, deployed.key_groups, marked, lasting)
 
     def _in_jvm(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, fields: list[T.StructField]) -> bool:
-        """Whether the call takes the JVM path; UsageError if it asks for that and cannot take it."""
+        """Whether the call takes the JVM path; UsageError if it asks for the JVM path and cannot take it."""
         conf: Conf = df.sparkSession.conf.get
         if (path := settings.path(chosen.path, conf)) == settings.PYTHON:
             return False
@@ -181,9 +181,9 @@ class DeployedOperator:
 
     @property
     def map_partitions(self) -> Callable[[Iterable[Any]], Iterator[Row]]:
-        """For rdd.mapPartitions: Rows (or dicts) in, Rows out; the operator is looked up when this is taken.
+        """The function for rdd.mapPartitions: Rows (or dicts) in, Rows out; reading this property looks the operator up.
 
-        A keyed operator takes an RDD that is partitioned by its key already (partitionBy); its state lives for the job.
+        A keyed operator needs an RDD already partitioned by its key (partitionBy); its state lasts as long as the job.
         """
         remote.require_rdds(repr(self))
         conf = _active_conf()
@@ -200,7 +200,7 @@ class DeployedOperator:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
 
     def _plan(self, df: DataFrame, inside: Batch | None) -> int:
-        """The number of this plan. In foreachBatch, which plans each batch anew, that of the first plan of the query's run."""
+        """The number of this plan; in foreachBatch, which plans each batch anew, the number of the first plan of the query's run."""
         run = None if inside is None else (inside.query, inside.run)
         if run is not None and run in _first_plans:
             return _first_plans[run]
@@ -217,7 +217,7 @@ class DeployedOperator:
             raise SchemaError(
                 f"{deployed.what} itself answers with {', '.join(clash)}; take the name out of keep= or rename the column first"
             )
-        node_wait_s(node_wait := conf(NODE_WAIT_SETTING, "") or None)  # a wrong number is told on the driver
+        node_wait_s(node_wait := conf(NODE_WAIT_SETTING, "") or None)  # a malformed number raises already on the driver
         return Task(
             deployment=deployed.reference,
             what=deployed.what,
@@ -261,11 +261,11 @@ class OperatorsByName:
         pin: "epoch" answers a whole micro-batch (or batch job) with one version, even while an update happens.
         key: the columns a keyed operator keeps its state by; the DataFrame is repartitioned by them.
         start: "empty" lets a keyed operator join a query that has run without it.
-        store: where a keyed operator's state is kept beside the node's: a directory's path or URI, typically the query's
+        store: a second place for a keyed operator's state, besides the node: a directory's path or URI, typically the query's
             checkpointLocation + "/udo". With it the query survives the loss of the node, and may continue elsewhere.
         window: frames sent ahead of their answers, instead of the deployment's bound.
-        path: who sends a DataFrame's events: "jvm", the executor itself, which is faster and does calls without store=; "python", a
-            Python worker of Spark's; "auto", the executor where it can. Without it spark.udo.path, else "auto".
+        path: the sender of a DataFrame's events: "jvm", the executor's JVM, which is faster but does no calls with store=; "python",
+            a Python worker of Spark; "auto", the JVM where it can. Default: spark.udo.path, else "auto".
         registry: its URL, instead of spark.udo.registry, UDO_REGISTRY or the one `udo up` started.
         Options may also be given, or changed, at the call. Raises NotFound, SchemaError, Unavailable at once, on the driver.
         """
@@ -273,7 +273,7 @@ class OperatorsByName:
         return DeployedOperator(name, _merged(CallOptions(), chosen), registry)
 
     def ls(self, *, registry: str | None = None) -> Listing:
-        """The deployments of the registry, which is found as for a call. Unavailable if there is none."""
+        """List the deployments of the registry, which is found as for a call; Unavailable if no registry is found."""
         conf = _active_conf()
         url = registry_url(registry or conf(REGISTRY_SETTING, ""))
         with Registry(url, tls=certificates(conf(TLS_SETTING, ""))) as asked:
@@ -297,7 +297,7 @@ def _merged(options: CallOptions, changes: dict[str, Any]) -> CallOptions:
 
 
 def _mapped(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
-    """The task's answers. PySpark's mapInArrow looks columns up by name, without quotes: what is read otherwise is renamed for the way."""
+    """The task's answers. PySpark's mapInArrow looks columns up by unquoted name: columns it would misread are renamed for the way."""
     names = df.columns
     if any("." in name or "`" in name or name == "*" for name in names):
         df, task = df.toDF(*(f"_{n}" for n in range(len(names)))), replace(task, columns=tuple(names))
@@ -305,7 +305,7 @@ def _mapped(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
 
 
 def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:
-    """Whether the operator is keyed; UsageError unless the call says the same."""
+    """Whether the operator is keyed; UsageError unless the call's `key` is the operator's."""
     if deployed.key == key:
         return bool(key)
     if not deployed.key:
@@ -315,7 +315,7 @@ def _require_key(deployed: Deployed, key: tuple[str, ...]) -> bool:
 
 
 def _stored(location: str | os.PathLike[str], deployed: Deployed, *, lasting: bool) -> StoreLocation:
-    """Where the call's state is kept; UsageError if it has none to keep, or the place cannot be written."""
+    """The location of the call's state; UsageError for a batch job, or if the location cannot be written."""
     if not lasting:
         raise UsageError(
             f"{deployed.what}: store= keeps the state of a streaming query, and a batch job's ends with it: call it without store="
@@ -331,7 +331,7 @@ _foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed ca
 
 
 def _call_id(inside: Batch | None) -> str:
-    """Which call in the query this is: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
+    """An id of this call within the query: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
     if inside is None:
         return secrets.token_hex(4)
     with _counting:

@@ -1,8 +1,8 @@
 """One engine-free lane with its background thread: the paper's Algorithm 1 (section IV-B) over the slot log.
 
-The caller's thread only appends to a bounded buffer. The channel's thread flushes what has gathered as one frame, takes
-answers by range reads and calls the listeners. While a frame is under way events gather for the next one, so that the
-round trip sets the number of frames; a full frame does not wait, up to the window. An idle channel sleeps and costs nothing.
+The caller's thread only appends to a bounded buffer. The channel's thread flushes the gathered events as one frame, takes
+answers by range reads and calls the listeners. While a frame is under way, events gather for the next one, so the round trip
+determines the number of frames; a full frame does not wait, up to the window. An idle channel sleeps and costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from udo_protocol.queue.lane_end import LaneEnd
 Listener = Callable[[Any], None]
 # A full log is noticed after this long.
 _SETTLE_MS = 20
-# An idle client looks in this often at least.
+# An idle client renews its lane at least this often.
 _LOOK_IN_S = 200.0
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ class ChannelSettings:
 
     # Events per frame at most; the paper uses 10,000 at 100,000 events/s.
     batch_events: int = 10_000
-    # How long a first event waits for others. 0: what gathers while a frame is being sent makes up the next one.
+    # How long a frame's first event waits for others. 0: the events that gather while a frame is being sent make up the next one.
     linger_ms: float = 0.0
-    # Events that may wait to be sent; then `send` blocks, at most for the time-out.
+    # Events that may wait to be sent; at this bound `send` blocks, for at most `send_timeout_s`.
     buffer_events: int = 100_000
     send_timeout_s: float = 30.0
-    # Frames under way; None: as the deployment says.
+    # Frames under way at most; None: the deployment's bound.
     window: int | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class ChannelSettings:
 
 
 class EventsLost(ServerLost):
-    """The queue server went away with events on it, or the lane did; `unanswered` holds their batches, `unsent` counts buffered events."""
+    """The queue server or the lane was lost with events under way; `unanswered` holds their batches, `unsent` counts buffered events."""
 
     def __init__(self, message: str, unanswered: list[pa.RecordBatch] | None = None, unsent: int = 0) -> None:
         super().__init__(message)
@@ -84,7 +84,7 @@ class Channel:
         self._closing = False
         self.error: UdoError | None = None
         self._settled = True  # whether the outcome of the last push is known
-        self._sleeps = False  # the thread waits for events
+        self._sleeps = False  # whether the thread waits for events
         self._lock = lock = threading.Lock()
         self._filled = threading.Condition(lock)  # the thread waits for events
         self._moved = threading.Condition(lock)  # callers wait for room, credits or the end
@@ -157,7 +157,7 @@ class Channel:
             self._wait(lambda: not self._buffered and not self._asked and not self._in_hand, timeout_s, "answers to all events")
 
     def close(self, timeout_s: float) -> None:
-        """Drain, stop the thread, remove the lane; raises what went wrong, if anything did. May be called again."""
+        """Drain, stop the thread, remove the lane; raises the channel's error, if there is one. May be called again."""
         with self._moved:
             if self._closing:
                 return
@@ -181,7 +181,7 @@ class Channel:
             self._in.conn.close()
 
     def _run(self) -> None:
-        """Once: what was under way when it failed has an unknown outcome, so callers are told and open a new client."""
+        """Run once, never restarted: after a failure the outcome of the frames under way is unknown, so callers must open a new client."""
         try:
             self._work()
         except Exception as e:
@@ -218,7 +218,7 @@ class Channel:
         )
 
     def _work(self) -> None:
-        """Send what gathered, take what is answered; ends when the channel does."""
+        """Send gathered events and take answers until the channel ends."""
         while self._awake():
             while (batch := self._next_batch()) is not None:
                 self._push(batch)
@@ -233,7 +233,7 @@ class Channel:
                     return False
                 self._sleeps = True
                 if not self._filled.wait(self._renew_s):
-                    break  # idle: look in, which renews the lane's lease
+                    break  # idle: collect, which renews the lane's lease
             self._sleeps = False
             if self._buffer or self._asked:
                 return self.error is None
@@ -256,7 +256,7 @@ class Channel:
     def _take(self) -> None:
         if self.error is not None:  # closed, or failed, meanwhile
             raise self.error
-        # The answer tells that the frame was accepted; only if it does not come soon, the outcome of the push is asked for.
+        # An answer implies that its frame was accepted; the outcome of the push is read only if no answer comes soon.
         answers = self._collector.wait(LOOK_MS if self._settled else _SETTLE_MS)
         if not answers:
             self._sender.settle()
@@ -268,7 +268,7 @@ class Channel:
                 self._moved.notify_all()
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        """What is to leave now, up to `batch_events`: all there is if nothing is under way, else only full frames.
+        """The events to send now, at most `batch_events`: all buffered ones if nothing is under way, else only a full frame.
 
         A record batch is a frame of its own, and so is always full.
         """
@@ -322,7 +322,7 @@ class Channel:
                     for event in events:
                         listener(event)
             except Exception:
-                # One listener's fault must not keep answers from the others.
+                # One listener's failure must not keep answers from the others.
                 log.exception("a listener of %s failed; answers are still delivered", self.address)
 
 

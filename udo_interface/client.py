@@ -20,7 +20,7 @@ from udo_interface.opening import Request, reach
 from udo_protocol.errors import UdoError, UsageError
 
 __all__ = ["Client", "EventsLost", "connect"]
-# Longer than the longest wait inside, so that the clearer error comes first.
+# Longer than any wait within the channel, so that the channel's clearer error comes first.
 CLOSE_TIMEOUT_S = 120.0
 
 
@@ -32,7 +32,7 @@ class Client:
         self._channels: dict[str, Channel] = {}
 
     def request_operator(self, name: str, callback: Callable[[str], None] | None = None) -> str:
-        """Make the operator reachable; answers its address, and hands it to `callback`. NotFound, Unavailable as it is."""
+        """Make the operator reachable; return its address, and pass it to `callback`. Raises NotFound, Unavailable."""
         # Unlike a task, a program does not wait for a node manager, unless UDO_NODE_WAIT_S is set.
         wait_s = node_wait_s(None, default=0.0)
         request = Request(name, window=self._settings.window)
@@ -64,12 +64,12 @@ class Client:
         self._channel(address).send_batch(batch)
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until all that was sent is answered and delivered, at most so long for each operator; raises what went wrong."""
+        """Wait until all events sent are answered and delivered, at most `timeout_s` for each operator; raises the channel's error."""
         for channel in self._channels.values():
             channel.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Drain every operator's events, then leave; raises the first thing that went wrong."""
+        """Drain every operator's events, then close its channel; raises the first error."""
         first: UdoError | None = None
         for channel in self._channels.values():
             try:
@@ -94,7 +94,7 @@ class Client:
         try:
             self.close()
         except UdoError:
-            if error is None:  # else the first error is the one to see
+            if error is None:  # else the error of the `with` block is the one to see
                 raise
 
 
@@ -111,8 +111,8 @@ def connect(
     """A client with operator `name` requested; `node` is the node manager's socket if it is not where discovery looks, or
     https://host:port of one on another host, and `tls` the folder of this side's certificates if that is not where discovery looks.
 
-    batch_events, linger_ms: Algorithm 1's batch size and flush interval. buffer_events: then `send` blocks. window: frames
-    under way.
+    batch_events, linger_ms: Algorithm 1's batch size and flush interval. buffer_events: unsent events at which `send` blocks.
+    window: frames under way at most.
     """
     client = Client(node, ChannelSettings(batch_events, linger_ms, buffer_events, window=window), tls)
     client.request_operator(name)

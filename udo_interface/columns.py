@@ -11,7 +11,7 @@ from udo_protocol.errors import SchemaError
 
 
 class Picker:
-    """Turns batches of one schema into batches of `want`; what has to be done is worked out on the first batch."""
+    """Turns batches of one schema into batches of `want`; the conversions are worked out on the first batch."""
 
     def __init__(self, want: pa.Schema, what: str) -> None:
         self._want, self._what = want, what
@@ -20,7 +20,7 @@ class Picker:
         self._plan: list[tuple[int, pa.DataType | None]] | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same object if nothing has to change; SchemaError names the column that cannot be converted."""
+        """Convert a batch; the same object if nothing has to change. SchemaError names the column that cannot be converted."""
         if batch.schema is not self._have and batch.schema != self._have:
             self._learn(batch.schema)
         if self._plan is None:
@@ -39,14 +39,14 @@ class Picker:
         if to is None:
             return column
         try:
-            # Times finer than Spark's microseconds are cut, all else must fit: a year beyond those of nanoseconds, too.
+            # Times finer than Spark's microseconds are cut; all else must fit: a year outside the range of nanoseconds is an error.
             return column.cast(options=pc.CastOptions(to, allow_time_truncate=True))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             raise SchemaError(f"{self._what}: column {batch.schema.field(i).name!r} of type {column.type} cannot become {to}: {e}") from e
 
 
 def beside(answer: pa.RecordBatch, batch: pa.RecordBatch, names: Sequence[str], never_null: Collection[str]) -> pa.RecordBatch:
-    """The answer, and behind it these columns of `batch` as Spark gave them, also in what their fields say beside the type. A partition's
-    marks make columns nullable on their way; `never_null` are not."""
+    """The answer followed by these columns of `batch` as Spark gave them, with their fields' metadata. A partition's marks make
+    columns nullable on their way; those in `never_null` become non-nullable again."""
     fields = [batch.schema.field(n).with_nullable(n not in never_null) for n in names]
     return pa.RecordBatch.from_arrays([*answer.columns, *map(batch.column, names)], schema=pa.schema([*answer.schema, *fields]))

@@ -1,4 +1,4 @@
-"""What the driver learns from the registry about an operator before a query starts."""
+"""Facts about an operator that the driver gets from the registry before a query starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Deployed:
     key: tuple[str, ...] = ()
     key_groups: int = KEY_GROUPS
     inputs: Mapping[str, pa.Schema] = field(default_factory=dict)
-    over_nodes: bool = False  # its slots are spread over nodes, for as long as it is deployed
+    over_nodes: bool = False  # its slots are spread over nodes, as long as it is deployed
 
     @property
     def key_columns(self) -> tuple[tuple[str, str], ...]:
@@ -35,13 +35,13 @@ class Deployed:
 
 
 def plan(reference: str, url: str, tls: Tls | None = None) -> int:
-    """The number of a new plan that calls the operator, higher than all before, whichever driver made them."""
+    """Take a number for a new plan that calls the operator: higher than all before, whichever driver took them."""
     with Registry(url, tls=tls) as registry:
         return registry.plan(reference.partition("@")[0])
 
 
 def fetch(reference: str, url: str, tls: Tls | None = None) -> Deployed:
-    """Ask the registry at `url`; NotFound lists near names, Unavailable says how to start a registry."""
+    """Ask the registry at `url`; NotFound lists similar names, Unavailable says how to start a registry."""
     name, _, pin = reference.partition("@")
     with Registry(url, tls=tls) as registry:
         found = registry.deployment(name)

@@ -1,6 +1,6 @@
-"""Where the registry (asked by the driver) and the node manager (asked by each task and client) are.
+"""Finds the registry (asked by the driver) and the node manager (asked by each task and client).
 
-Nothing is guessed silently: when no place answers, the error names every place that was looked at and how to fill one.
+Nothing is guessed silently: if nothing is found, the error names every place that was looked at and how to set one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from udo_protocol.errors import Unavailable, UsageError
 
 NODE_SETTING, NODE_VARIABLE, NODE_SOCKET = "spark.udo.node", "UDO_NODE", Path("/run/udo/node.sock")
 NODE_WAIT_SETTING, NODE_WAIT_VARIABLE = "spark.udo.nodeWaitS", "UDO_NODE_WAIT_S"
-# A node manager that crashed or is replaced on purpose is back within seconds, on a host that boots anew within a minute.
+# A node manager that crashed or is replaced on purpose is back within seconds; on a host that reboots, within a minute.
 NODE_WAIT_S = 60.0
 REGISTRY_SETTING, REGISTRY_VARIABLE = "spark.udo.registry", "UDO_REGISTRY"
 TLS_SETTING, TLS_VARIABLE = "spark.udo.tls", "UDO_TLS"
 
 
 def home(env: Mapping[str, str]) -> Path:
-    """Directory of `udo up`: UDO_HOME, else ~/.udo; where nothing is, for a user without a home."""
+    """Directory of `udo up`: UDO_HOME, else ~/.udo; for a user without a home, a directory that does not exist."""
     if given := env.get("UDO_HOME"):
         return Path(given)
     try:
@@ -56,7 +56,7 @@ def _was_there(path: Path) -> bool:
 
 
 def node_wait_s(setting: str | None, env: Mapping[str, str] | None = None, default: float = NODE_WAIT_S) -> float:
-    """How long to wait for a node manager that is away: the setting, UDO_NODE_WAIT_S, else `default`. UsageError for no number >= 0."""
+    """Seconds to wait for a node manager that is away: the setting, UDO_NODE_WAIT_S, else `default`. UsageError unless it is >= 0."""
     env = os.environ if env is None else env
     for name, given in ((NODE_WAIT_SETTING, setting), (NODE_WAIT_VARIABLE, env.get(NODE_WAIT_VARIABLE))):
         if given:
@@ -70,8 +70,8 @@ def node_wait_s(setting: str | None, env: Mapping[str, str] | None = None, defau
 
 
 def certificates(setting: str | None = None, env: Mapping[str, str] | None = None) -> Tls | None:
-    """This side's certificates: the setting, UDO_TLS, those of `udo up --tls`, the host's; None if there are none. They are read where a
-    connection by TLS is made."""
+    """This side's certificates: the setting, UDO_TLS, those of `udo up --tls`, the host's; None if there are none. The files are read
+    only when a TLS connection is made."""
     env = os.environ if env is None else env
     return found(setting or env.get(TLS_VARIABLE), home(env))
 

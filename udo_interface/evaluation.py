@@ -1,8 +1,8 @@
-"""Which evaluation of a plan a task's rows belong to: of which query and micro-batch, or of which batch job, and which partition of it.
+"""The evaluation of a plan that a task's rows belong to: the query and micro-batch, or the batch job, and the partition.
 
-In a classic session the plan says so itself, in rows before those of each partition (jvm/UdoKeyed.scala). Elsewhere Spark tells a task its
-query and epoch, and the rows tell the partition by their key group: the number of the task's own is another one where something behind
-the call has put partitions together, sorted or united them. A partition without rows is then not known, and nothing happens in it.
+In a classic session the plan itself says so, in mark rows at the beginning of each partition (jvm/UdoKeyed.scala). Elsewhere Spark tells
+a task its query and epoch, and the key groups of the rows tell the partition: the task's own number differs if an operation downstream of
+the call coalesces, sorts or unites partitions. Elsewhere a partition without rows stays unknown, and nothing happens in it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from udo_interface.key_groups import groups_of, partition_of
 from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN
 
-_WORD = 4  # bytes of its mark that a row's key group holds
+_WORD = 4  # bytes of the mark in each row's key group
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`query` and `run` are ids of Spark's, empty for a batch job, which is one epoch of a session of its own, `job`."""
+    """`query` and `run` are Spark's ids, empty for a batch job, which is the only epoch of a session of its own, `job`."""
 
     partition: int
     query: str = ""
     run: str = ""
     epoch: int = 0
     job: str = ""
-    since: int | None = None  # the last epoch before it that has been evaluated, -1 for none; None: unknown, so the one before has to be
+    since: int | None = None  # the last evaluated epoch before this one, -1 for none; None: unknown, so the one before is required
     asynchronous: bool = False  # the query writes its offsets now and then, not with each epoch
 
     def session(self, app: str) -> str:
-        """The state that it works on, by name."""
+        """The name of the session whose state it works on."""
         return self.query or f"{app}/{self.job}"
 
 
 def of_task(context: TaskContext) -> Evaluation:
-    """As Spark's local properties tell it. The run is left out."""
+    """The task's evaluation by Spark's local properties, without the run."""
     query, batch = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
     if query:
         return Evaluation(context.partitionId(), query, epoch=int(batch or 0))
@@ -51,7 +51,7 @@ def of_task(context: TaskContext) -> Evaluation:
 
 
 def run_of_task(context: TaskContext, what: str) -> str:
-    """The run of the streaming query, which Spark makes the job group of its thread; a restarted query is told from it."""
+    """The run of the streaming query, a new one after each restart; Spark makes it the job group of the query's thread."""
     run = context.getLocalProperty("spark.jobGroup.id") or ""
     with contextlib.suppress(ValueError):
         return str(uuid.UUID(run))
@@ -64,18 +64,18 @@ def run_of_task(context: TaskContext, what: str) -> str:
 def told_by_rows(
     of: Evaluation, batches: Iterator[pa.RecordBatch], partitions: int, key_groups: int, what: str
 ) -> tuple[Evaluation | None, Iterator[pa.RecordBatch]]:
-    """The evaluation of the partition that these rows are of; None if there are none."""
+    """Return the evaluation of the partition that these rows belong to (None without rows), and the rows."""
     rows = (b for b in batches if b.num_rows)
     if (first := next(rows, None)) is None:
         return None, rows
     partition = partition_of(first.column(GROUP_COLUMN)[0].as_py(), partitions, key_groups)
-    # In which of the epochs before it nothing has happened is not known.
+    # It is unknown in which earlier epochs nothing has happened, so none of them is required.
     told = replace(of, partition=partition, since=-1)
     return told, required(itertools.chain([first], rows), partition, partitions, key_groups, what)
 
 
 def required(batches: Iterator[pa.RecordBatch], partition: int, partitions: int, key_groups: int, what: str) -> Iterator[pa.RecordBatch]:
-    """These batches; UsageError at the first with a row of another partition."""
+    """Pass on these batches; UsageError at the first with a row of another partition."""
     mine = pa.array(groups_of(partition, partitions, key_groups), pa.int32())
     for batch in batches:
         if not pc.all(pc.is_in(batch.column(GROUP_COLUMN), mine)).as_py():
@@ -88,7 +88,7 @@ def required(batches: Iterator[pa.RecordBatch], partition: int, partitions: int,
 
 
 def marked(batches: Iterator[pa.RecordBatch]) -> tuple[Evaluation, Iterator[pa.RecordBatch]]:
-    """What the first rows of a marked partition say by their key groups, and the partition without them."""
+    """Decode the mark in the key groups of a partition's first rows; return the evaluation, and the partition without these rows."""
     first = next((b for b in batches if b.num_rows), None)
     length = 0 if first is None else -first.column(GROUP_COLUMN)[0].as_py()
     if first is None or length <= 0:

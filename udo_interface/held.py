@@ -1,8 +1,8 @@
-"""Holds what a keyed attempt at a micro-batch answers until the attempt is complete, so that no limit behind it cuts it short.
+"""Holds the answers of a keyed attempt at a micro-batch until the attempt is complete, so that no limit downstream cuts it short.
 
 Spark stops reading a task's answers as soon as a limit has enough of them, and goes on to the next micro-batch. How far the operator
-had got by then would depend on what fitted into buffers on the way; with the same data a key would keep the events in one run and
-not in another. Complete before the first answer is seen, an attempt counts whole.
+had got by then would depend on the sizes of buffers on the way; with the same data, a key's state would include events in one run and
+not in another. An attempt that is complete before its first answer is seen counts whole.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-# In memory no more than a task's window of frames may take (limits.py); the rest waits in a file without a name.
+# Bytes held in memory: no more than a task's window of frames may take (limits.py); the rest waits in an unnamed file.
 HELD_BYTES = 64 << 20
 
 
 def held(answers: Iterator[pa.RecordBatch], bound: int = HELD_BYTES) -> Iterator[pa.RecordBatch]:
-    """The same batches in the same order, the first one when the last has come."""
+    """Yield the same batches in the same order, the first one once the last has come."""
     kept: list[pa.RecordBatch] = []
     size = spilled = 0
     with tempfile.TemporaryFile(prefix="udo-held-") as file:

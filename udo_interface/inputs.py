@@ -40,7 +40,7 @@ def united(given: Mapping[str, DataFrame], deployed: Deployed, keep: Sequence[st
 
 
 def require_inputs(df: DataFrame, deployed: Deployed) -> None:
-    """UsageError if an operator with several inputs is given a single DataFrame that does not say which input an event is of."""
+    """UsageError if an operator with several inputs is given a single DataFrame without the column that names each event's input."""
     if deployed.inputs and INPUT_COLUMN not in df.columns:
         wanted = ", ".join(f"{name}=..." for name in deployed.inputs)
         raise UsageError(

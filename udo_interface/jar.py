@@ -1,7 +1,7 @@
 """The jar of the JVM path: beside its sources (`make setup` puts it there, and the wheel has it), else compiled at first use.
 
-Spark's inside changes from one minor version to the next, so a jar is for one of them. The compiler is the one among Spark's own jars;
-nothing is downloaded. `python -m udo_interface.jar` compiles for the Spark that is installed, unless that has been done.
+Spark's internals change from one minor version to the next, so a jar serves one minor version. The compiler comes from Spark's own jars;
+nothing is downloaded. `python -m udo_interface.jar` compiles for the installed Spark, unless that has been done.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from udo_interface.java import cache_dir, java_home
 from udo_protocol.errors import Unavailable, UsageError
 
 SOURCES = Path(__file__).parent / "jvm"
-# Half a minute on a busy laptop; a compiler that takes ten times as long hangs.
+# Compiling takes half a minute on a busy laptop; a compiler that takes ten times as long hangs.
 COMPILE_TIMEOUT_S = 300.0
-# The compiler runs for seconds only.
+# JVM options for a compiler that runs for seconds only.
 _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss8m")
 _compiling = Lock()
 log = logging.getLogger(__name__)
 
 
 def name(spark: str, sources: Path = SOURCES) -> str:
-    """File name of the jar of these sources for a version of Spark."""
+    """File name of the jar made from these sources for a version of Spark."""
     digest = hashlib.blake2b(digest_size=6)
     for source in sorted(sources.glob("*.scala")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -37,7 +37,7 @@ def name(spark: str, sources: Path = SOURCES) -> str:
 
 
 def jar(spark: str, env: Mapping[str, str] | None = None) -> Path:
-    """The jar for that version of Spark; the first time maybe compiled into the user's cache. Unavailable says why there is none."""
+    """The jar for that version of Spark, if need be compiled into the user's cache first. Unavailable says why there is none."""
     if (found := SOURCES / (wanted := name(spark))).exists():
         return found
     try:
@@ -52,7 +52,7 @@ def jar(spark: str, env: Mapping[str, str] | None = None) -> Path:
 
 
 def build(target: Path, env: Mapping[str, str] | None = None) -> None:
-    """Compile the sources against the jars of Spark; Unavailable without a Java, or with what the compiler said."""
+    """Compile the sources against the jars of Spark; Unavailable without a Java, or with the compiler's output."""
     env = os.environ if env is None else env
     home = java_home(env)
     java = str(home / "bin" / "java") if home else shutil.which("java", path=env.get("PATH")) or "java"
@@ -72,7 +72,7 @@ def build(target: Path, env: Mapping[str, str] | None = None) -> None:
 
 
 def spark_jars(env: Mapping[str, str]) -> Path:
-    """The folder with Spark's jars: of SPARK_HOME, else of the PySpark that is installed."""
+    """The folder with Spark's jars: SPARK_HOME's, else the installed PySpark's."""
     if home := env.get("SPARK_HOME"):
         return Path(home) / "jars"
     import pyspark
@@ -81,7 +81,7 @@ def spark_jars(env: Mapping[str, str]) -> Path:
 
 
 def main() -> int:
-    """Exit status: 0 also without a Java, which only the JVM path and Spark itself need."""
+    """Compile the jar if it is missing. The exit status is 0 also without a Java, which only the JVM path and Spark itself need."""
     import pyspark
 
     target = SOURCES / name(pyspark.__version__)

@@ -31,7 +31,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 # 10,000 rows a batch is where Spark's own per-batch cost stops mattering; a small shuffle suits a session on one machine.
 # Pipelining (spark.python.udf.pipelined.enabled) stays off: a micro-batch's answers are seen at its end anyway, small jobs take
-# twice as long with it, and Spark 4.3.0 then now and then reuses a worker whose channel is closed (about 1 % of small jobs:
+# twice as long with it, and with it Spark 4.3.0 sometimes reuses a worker whose channel is closed (about 1 % of small jobs:
 # ClosedChannelException).
 SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -80,7 +80,7 @@ def java_home(env: Mapping[str, str] | None = None, cache: Path | None = None) -
 
 
 def shim(runtime: Path, cache: Path) -> Path:
-    """A directory whose `bin/java` runs that of `runtime` without the argument it does not know; made once, kept."""
+    """A directory whose `bin/java` runs the Java of `runtime` without the argument that Java does not know; made once, kept."""
     home = cache / f"java-{hashlib.blake2b(str(runtime).encode(), digest_size=4).hexdigest()}"
     script = home / "bin" / "java"
     text = (
@@ -99,7 +99,7 @@ def shim(runtime: Path, cache: Path) -> Path:
 
 
 def cache_dir(env: Mapping[str, str]) -> Path:
-    """This project's folder in the user's cache, or, for a user without a home, among temporary files. UsageError if it is another's."""
+    """This project's folder in the user's cache, or, without a home, among temporary files. UsageError if others may write to it."""
     if given := env.get("XDG_CACHE_HOME"):
         return Path(given) / "udo-spark"
     try:
@@ -108,13 +108,13 @@ def cache_dir(env: Mapping[str, str]) -> Path:
         folder = Path(tempfile.gettempdir()) / f"udo-spark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:  # what lies there is run
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:  # files in it are executed
         raise UsageError(f"{folder} is not a folder of this user alone: set XDG_CACHE_HOME to one that is")
     return folder
 
 
 def prepare(env: dict[str, str] | None = None) -> None:
-    """Set JAVA_HOME and PYSPARK_PYTHON where they are missing, so that Spark and its workers start with what is at hand."""
+    """Set JAVA_HOME and PYSPARK_PYTHON where they are missing, so that Spark and its workers find a Java and this Python."""
     target = os.environ if env is None else env
     home = java_home(target)
     if home is not None:
@@ -130,7 +130,7 @@ def spark_session(app: str, master: str = "local[2]", **conf: object) -> SparkSe
     from pyspark.sql import SparkSession
 
     settings = {**SETTINGS, **conf}
-    if given := conf.get("spark.driver.host"):  # there executors fetch files from it, such as the jar of keyed calls
+    if given := conf.get("spark.driver.host"):  # executors elsewhere fetch files from the driver, such as the jar
         settings |= {"spark.driver.bindAddress": conf.get("spark.driver.bindAddress", given)}
     builder = SparkSession.builder.master(master).appName(app)
     for key, value in settings.items():

@@ -1,6 +1,6 @@
 """The JVM path: the executor's own JVM writes frames and reads answers (jvm/*.scala), so that no Python worker is needed.
 
-It does calls on DataFrames of a classic session. What it does not do, `obstacle` says; the Python path does all.
+It serves calls on DataFrames of a classic session. `obstacle` says which calls it cannot serve; the Python path serves all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _CALLS = "org.apache.spark.sql.udo.UdoCalls"
 _lock = Lock()
-_attached: dict[str, Any] = {}  # the running application -> its UdoCalls, or why it has none
+_attached: dict[str, Any] = {}  # the running application -> its UdoCalls, or the error why it has none
 # Casts to these never lose a value where require_input has let a column pass.
 _WIDENED = (pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal128)
 
@@ -48,7 +48,7 @@ def obstacle(
     *,
     stored: bool,
 ) -> str:
-    """Why this call cannot take the JVM path; '' if it can. `fields`: the operator's output in Spark."""
+    """The reason why this call cannot take the JVM path; '' if it can. `fields`: the operator's output in Spark."""
     if stored:
         return "with store= Python workers bring the state and take it"
     if deployed.over_nodes:
@@ -73,7 +73,7 @@ def obstacle(
 
 
 def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
-    """`df` through the operator, with that schema, if there is no obstacle. A keyed call's `df` is one of keyed_plan.partitioned."""
+    """Send `df` through the operator, if there is no obstacle; the answers have `schema`. A keyed call's `df`: keyed_plan.partitioned."""
     wanted = task.sent()
     sent = to_ipc(wanted)
     kept = [_named(n).alias(n) for n in task.keep]
@@ -98,12 +98,12 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
 
 
 def _node(conf: Callable[[str, str], str | None]) -> str:
-    """The node manager's address as far as the driver can tell: the setting, the executors' UDO_NODE, its own; '' if it is looked for."""
+    """The node manager's address as far as the driver can tell: the setting, the executors' UDO_NODE, its own; '' if tasks look for it."""
     return conf(NODE_SETTING, "") or conf(f"spark.executorEnv.{NODE_VARIABLE}", "") or os.environ.get(NODE_VARIABLE, "")
 
 
 def layout(t: pa.DataType) -> pa.DataType:
-    """The type whose values Spark writes and reads in the same way: without time zones, and without the width of offsets."""
+    """The common form of all types whose values Spark writes and reads alike: without time zones and widths of offsets."""
     if pa.types.is_timestamp(t):
         return pa.timestamp(t.unit)
     if pa.types.is_large_string(t):
@@ -120,7 +120,7 @@ def layout(t: pa.DataType) -> pa.DataType:
 
 
 def _cast(have: T.DataType, want: pa.DataType) -> T.DataType | None:
-    """The Spark type of which values lie as `want` says, `have` itself if they do already; None if there is none."""
+    """The Spark type whose values have the layout of `want`: `have` itself if its values do; None if there is none."""
     if layout(arrow_type(have)) == layout(want):
         return have
     if any(is_one(want) for is_one in _WIDENED) or isinstance(have, T.NullType):
@@ -139,13 +139,13 @@ def _column(have: T.StructField, want: pa.DataType) -> Any:
 
 
 def calls(session: SparkSession) -> Any:
-    """The entry in the session's JVM, which is given the jar once; executors fetch it with their next task. Unavailable without one."""
+    """The entry point in the session's JVM, given the jar once; executors fetch the jar with their next task. Unavailable without a jar."""
     with _lock:
         if (app := session.sparkContext.applicationId) not in _attached:
             _attached.clear()
             try:
                 _attached[app] = _attach(session)
-            except Unavailable as e:  # it would be tried in vain with each call
+            except Unavailable as e:  # kept, else each call would try again in vain
                 log.warning("calls take the Python path, which is slower; spark.udo.path=python says so without this warning: %s", e)
                 _attached[app] = e
         if isinstance(made := _attached[app], Unavailable):

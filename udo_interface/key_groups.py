@@ -1,4 +1,4 @@
-"""Key groups in Spark's plan: computed by the JVM, and which of them a partition answers for."""
+"""Key groups in Spark's plan: their computation by the JVM, and the groups that each partition answers for."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SEED = 42
 
 
 def with_key_group(df: DataFrame, key: Sequence[str], schema: pa.Schema, *, key_groups: int = KEY_GROUPS) -> DataFrame:
-    """`df` with its key group as one more column.
+    """`df` with each row's key group as one more column.
 
     The group is `pmod(hash(key), key_groups)` over the key in the operator's own types, so that it does not change when a
     query sends a narrower type, nor with the session's time zone.
     """
-    # A wall clock stays one: as an instant it would depend on the session's time zone.
+    # A wall clock stays a wall clock: as an instant it would depend on the session's time zone.
     columns = [F.col("`" + n.replace("`", "``") + "`").cast(spark_type(schema.field(n).type, df.schema[n].dataType)) for n in key]
     group = F.pmod(F.hash(*columns), F.lit(key_groups)).cast("int")
     return df.withColumn(GROUP_COLUMN, group)

@@ -1,8 +1,8 @@
-"""How a keyed call lies in Spark's plan: a partition for each part of the key groups, and tasks that know which part and epoch is theirs.
+"""The layout of a keyed call in Spark's plan: a partition for each part of the key groups, and tasks that know their part and epoch.
 
-In a classic session a node of ours in the plan says so (jvm/UdoKeyed.scala), whatever Spark puts before and behind the call, and whichever
-thread evaluates it. Where that node is not to be had (Spark Connect, a Spark without a jar) the call repartitions by itself, and its tasks
-take what Spark tells them for it.
+In a classic session a plan node of ours tells the tasks (jvm/UdoKeyed.scala), whatever Spark puts before and after the call, and whichever
+thread evaluates it. If that node is not available (Spark Connect, a Spark without a jar), the call repartitions by itself, and its tasks
+rely on Spark's own properties.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def around(df: DataFrame) -> Batch | None:
     if (calls := _calls(df)) is not None:
         found = list(calls.around(df._jdf))
         return Batch(*found) if found else None
-    if not hasattr(df, "_jdf"):  # Spark Connect tells nothing of it on this side
+    if not hasattr(df, "_jdf"):  # Spark Connect does not tell this side
         return None
     local = df.sparkSession.sparkContext.getLocalProperty
     if query := local("sql.streaming.queryId"):
         return Batch(query, local("spark.jobGroup.id") or "", local("streaming.sql.batchId") or "")
-    session = df.sparkSession._jsparkSession  # a query's own, a clone, if the DataFrame is its batch in another thread
+    session = df.sparkSession._jsparkSession  # in another thread, a batch's DataFrame has the query's own session, a clone
     for running in session.sharedState().activeStreamingQueries().values():
         if running.sparkSessionForStream().equals(session):
             return Batch(running.id().toString(), running.runId().toString(), str(running.getLatestExecutionContext().batchId()))
@@ -55,7 +55,7 @@ def around(df: DataFrame) -> Batch | None:
 def partitioned(
     df: DataFrame, partitions: int, columns: Sequence[str], order: Sequence[Column], deployment: str, uid: str, what: str
 ) -> tuple[DataFrame, bool]:
-    """These columns and the key group of `df`, in partitions by the group, sorted by `order`; whether each begins with its mark."""
+    """Partition these columns of `df` and the key group by the group, sorted by `order`; return also whether each has its mark."""
     settings.keep_empty_stages(df.sparkSession.conf)
     wanted = [F.col("`" + n.replace("`", "``") + "`") for n in (*columns, GROUP_COLUMN)]
     if (calls := _calls(df)) is not None:
@@ -71,12 +71,12 @@ def partitioned(
 
 
 def whole(df: DataFrame, deployment: str) -> DataFrame:
-    """The answers of a keyed call in a query, whose partitions begin with their marks: each is evaluated whole, whatever is asked of it."""
+    """The answers of a keyed call in a query with marked partitions: each is evaluated whole, however little of it is read."""
     return type(df)(jvm_path.calls(df.sparkSession).whole(df._jdf, deployment), df.sparkSession)
 
 
 def repartitioned(df: DataFrame, key: Sequence[str], schema: pa.Schema) -> DataFrame:
-    """`df` and its key group, in as many partitions by the group as Spark's shuffles have."""
+    """`df` with its key group, partitioned by the group into as many partitions as Spark's shuffles have."""
     return with_key_group(df, key, schema).repartition(partition_count(df), F.col(GROUP_COLUMN))
 
 
@@ -86,7 +86,7 @@ def partition_count(df: DataFrame) -> int:
 
 
 def _calls(df: DataFrame) -> Any:
-    """The entry in the session's JVM; None where there is none."""
+    """The entry point in the session's JVM; None if there is none."""
     if not hasattr(df, "_jdf"):
         return None
     try:

@@ -1,7 +1,7 @@
 """A lane over one slot: frames go out numbered, up to a window ahead of their answers, which come back in order.
 
 This is the hot path: one encode and one transaction per batch out, one range read per batch in. It never reorders,
-repeats or drops a frame; answers are told by lane and number (answers.py); whatever does not fit raises, saying which operator,
+repeats or drops a frame; answers are matched by lane and number (answers.py); any mismatch raises, naming the operator,
 version, node, slot and epoch.
 """
 
@@ -29,14 +29,14 @@ from udo_protocol.queue.route import Route
 
 # A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
-# A slot takes frames by a newer route within some ten ms: looked for after 0.2, 0.4 ... 1 ms, and now and then by the frame itself.
+# A slot takes frames by a newer route within some ten ms: look after 0.2, 0.4 ... 1 ms, and after MOVED_LOOKS looks push the frame.
 MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
-# Where several lanes share a slot, each keeps no more under way than its part of the deployment's window, but enough to hide the
-# round trip; how many they are is looked up this often: well below what a person notices, and nothing beside the frames in between.
+# Lanes that share a slot each keep at most their part of the deployment's window under way, but enough frames to hide the round
+# trip. Their number is looked up this often: too often for a person to notice a lag, too rarely to cost anything beside the frames.
 LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
-# An input batch that was longer in coming than a round trip takes: the source, not the operator, sets the pace.
+# If an input batch takes longer to arrive than a round trip, the source sets the pace, not the operator.
 SLOW_INPUT_S = 0.002
-# Spark itself starts a newer attempt only where an older one has failed. Otherwise two evaluations of a call are under way.
+# Spark itself starts a newer attempt only after an older one has failed. Any other newer attempt is a second evaluation of the call.
 TWICE = (
     ". If Spark has not tried this task again, the call is evaluated twice at once, by two branches of a plan or two threads: persist() "
     "its DataFrame in foreachBatch before both use it, or, if each is to have a state of its own, call the operator twice, with uid= each"
@@ -44,7 +44,7 @@ TWICE = (
 
 
 class Rerouted(Exception):
-    """The slot has refused the last frame, since key groups have moved by this route: the frame's number is free again."""
+    """The slot has refused the last frame, since this newer route has moved key groups: the frame's number is free again."""
 
     def __init__(self, route: Route) -> None:
         super().__init__(f"key groups have moved by version {route.version} of the route")
@@ -54,7 +54,7 @@ class Rerouted(Exception):
 class Sender:
     """Numbers, encodes and pushes batches; a push's outcome is read before the next use of the connection.
 
-    With `splits` its caller can send a frame's events elsewhere: it gets Rerouted when the slot's groups have changed.
+    With `splits` the caller can send a frame's events elsewhere, and gets Rerouted when the slot's groups have changed.
     """
 
     splits = False
@@ -66,7 +66,7 @@ class Sender:
         self._ipc = to_ipc(schema)
         self._schema = schema_id(self._ipc)
         self._clock = clock or SystemClock()
-        self._unsettled: tuple[int, list[Bytes], bool, int] | None = None  # number, frame, control, version of the route it went by
+        self._unsettled: tuple[int, list[Bytes], bool, int] | None = None  # number, frame, control, route version
         self.number = 0
         self._lanes, self._counted = 1, float("-inf")
 
@@ -76,10 +76,9 @@ class Sender:
         return self._end.route.slots[0]
 
     def share(self, window: int) -> int:
-        """Of `window` frames asked for, how many may be under way: all while the lane is alone in its slot, else its fair part.
+        """How many of the `window` frames asked for may be under way: all while the lane is alone in its slot, else its fair part.
 
-        Frames are answered in the order of their coming, so what waits in front of a small lane's frame is what the others keep
-        under way.
+        Frames are answered in order of arrival, so a small lane's frame waits for all frames that the other lanes keep under way.
         """
         if (now := self._clock.monotonic()) - self._counted > SHARE_LOOK_S:
             self.settle()
@@ -93,7 +92,7 @@ class Sender:
         self._end.open(self._ipc)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[int, list[Bytes]]]:
-        """(rows, frame) of this batch, in halves if it is above the frame bound; the caller pushes each before the next."""
+        """Yield (rows, frame) for this batch, in halves if it is above the frame bound; the caller pushes each before the next."""
         place = self.place
         header = Header(
             lane=self._end.lane,
@@ -126,14 +125,14 @@ class Sender:
         self._unsettled = (self.number, pieces, control, self._end.route.version)
 
     def go_by(self, version: int) -> None:
-        """Send what comes by this version of the slot's route, if it is newer."""
+        """Send all further frames by this version of the slot's route, if it is newer."""
         if version > self._end.route.version:
             self._end.route = Route(version, self._end.route.slots)
 
     def push_end(self, *, void: bool = False, highest: EventTimes | None = None, groups: Sequence[int] | None = None) -> None:
-        """The attempt has sent all its events, of these highest event times; `void`: its input was cut short, it is to leave no trace.
+        """End the attempt after all its events, which have these highest event times; `void`: its input was cut short, it leaves no trace.
 
-        `groups`: instead of all that this lane answers for.
+        `groups`: the key groups to end, instead of all that this lane answers for.
         """
         assert self.stamp is not None
         ended = self.stamp.groups if groups is None else groups
@@ -175,9 +174,9 @@ class Sender:
         self._end.conn.close()
 
     def _push_again(self, reply: PushReply, number: int, pieces: list[Bytes], version: int, *, control: bool) -> PushReply:
-        """Until there is room in the log, and by the newest route: the frames before this one are accepted, those behind not sent.
+        """Retry until the log has room, by the newest route: all frames before this one are accepted, none after it is sent.
 
-        Rerouted if the frame went by an older version of a route that says more than which slots there are.
+        With `splits`, raises Rerouted if the slot has a newer route than the frame's.
         """
         backoff = LinearBackoff(BUSY_INCREMENT_US, BUSY_CEILING_US, self._clock)
         patience = ProgressDeadline(self._end, self.place, self._clock)
@@ -197,7 +196,7 @@ class Sender:
             reply = self._end.push(number, number - 1, pieces, control=control, part=self._part, label=self._label, by=by)
 
     def _await_route(self, version: int) -> None:
-        """Until the slot takes frames by this version; for a while."""
+        """Wait until the slot takes frames by this version, for a bounded number of looks."""
         backoff = LinearBackoff(MOVED_INCREMENT_US, MOVED_CEILING_US, self._clock)
         for _ in range(MOVED_LOOKS):
             backoff.pause()
@@ -213,7 +212,7 @@ class Collector:
         self._schemas = {schema_id(to_ipc(schema)): schema}
         self._patience = ProgressDeadline(end, self._place, clock or SystemClock())
         self._answers = Answers(end.lane)
-        self.highest: EventTimes = {}  # of what has been answered; the operator leaves bad events out
+        self.highest: EventTimes = {}  # of the answered events; the operator leaves bad events out
 
     @property
     def number(self) -> int:
@@ -221,7 +220,7 @@ class Collector:
         return self._answers.number
 
     def poll(self) -> list[pa.RecordBatch]:
-        """One batch, maybe of no rows, per frame answered by now."""
+        """Return one batch, maybe without rows, per frame answered by now."""
         return [self._answer(f) for f in self._matched(self._end.poll)]
 
     def wait(self, wait_ms: int = LOOK_MS) -> list[pa.RecordBatch]:
@@ -229,7 +228,7 @@ class Collector:
         return [self._answer(f) for f in self.frames(wait_ms)]
 
     def frames(self, wait_ms: int = LOOK_MS) -> list[Frame]:
-        """As `wait`, not yet looked at; each is to be given to `check`."""
+        """As `wait`, but return the frames unread; the caller passes each to `check`."""
         frames = self._matched(lambda: self._end.collect(wait_ms))
         if frames:
             self._patience.progress()
@@ -245,11 +244,11 @@ class Collector:
             raise self._improper(e) from e
 
     def due(self) -> None:
-        """From now on an answer is awaited: an idle time before does not count."""
+        """Start the wait for an answer now: the idle time before it does not count."""
         self._patience.progress()
 
     def check(self, answer: Frame) -> Header:
-        """Its header, if the frame was processed; else the error that it reports."""
+        """Return the answer's header if its frame was processed; else raise the error that it reports."""
         header = answer.header
         if header.kind == frame.ERROR:
             self._failed(header)
@@ -281,7 +280,7 @@ class Collector:
         return conform(self.batch(answer, schema), self._expected)
 
     def _schema(self, header: Header) -> pa.Schema:
-        """One that no answer has named before."""
+        """Look up a schema that no earlier answer has named; SchemaError if its columns do not serve."""
         try:
             schema = self._end.schema(header.schema)
         except ProtocolError as e:
@@ -296,7 +295,7 @@ class Collector:
         failure = bounded(header.failure)
         who = f", instance {failure.instance}" if failure.instance else ""
         place = replace(self._place, version=header.version.rpartition("@")[2] or self._place.version)
-        text = failure.message  # what its author and its caller can do something about; where it was comes last
+        text = failure.message  # first the part that the operator's author and caller can act on; the place comes last
         if failure.event:
             text += f"\nThe offending event: {failure.event}"
         if failure.traceback:
@@ -307,7 +306,7 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class PendingFrame:
-    """One frame under way: rows `at` .. `at + rows` of an item handed to `exchange`, and what was to be kept with it."""
+    """One frame under way: rows `at` .. `at + rows` of an item handed to `exchange`, and the item's `kept`."""
 
     kept: Any
     at: int
@@ -325,10 +324,10 @@ def exchange(
 ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
     """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
 
-    With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: what is in
-    flight is then collected before asking for more, so that no answer waits for an event that may be long in coming. Of an
-    input that is a little faster, what is there is collected that often too. The attempt of a keyed operator closes with END,
-    whose answer (of 0 asked rows) holds what its timers had to say.
+    With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: all frames under
+    way are then answered before more input is read, so that no answer waits for an event that may come late. With an input a
+    little faster, the answers at hand are collected every SLOW_INPUT_S. The attempt of a keyed operator closes with END, whose
+    answer (of 0 asked rows) holds the output of its timers.
     """
     clock = clock or SystemClock()
     asked: deque[PendingFrame] = deque()
@@ -382,7 +381,7 @@ def exchange(
 
 
 def _cut_short(sender: Sender, collector: Collector) -> None:
-    """Spark wants no more answers (a limit): the epoch is complete, and this attempt's events leave no trace in the state."""
+    """End the attempt void, since Spark wants no more answers (a limit): the epoch is complete, without a trace of the attempt."""
     sender.push_end(void=True)
     sender.settle()
     while collector.number < sender.number:

@@ -1,4 +1,4 @@
-"""What can be called: `udo.ls()`, and how it and a handle look in a notebook. Nothing here asks anybody: it shows what a registry told."""
+"""The list of deployments, `udo.ls()`, and how it and an operator look in a notebook: made from a registry's replies, without requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from html import escape
 from typing import Any, overload
 
 COLUMNS = ("deployment", "operator", "version", "key", "input", "output", "nodes")
-# A wide operator's columns in a table's cell.
+# Columns of a wide operator that a table's cell shows.
 _MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A deployment as the registry tells it; `input` and `output` are columns with their types, `nodes` each node's state."""
+    """A deployment as the registry describes it; `input` and `output` are columns with their types, `nodes` each node's state."""
 
     deployment: str
     operator: str
@@ -27,7 +27,7 @@ class Listed:
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Listed:
-        """From `Registry.deployment`."""
+        """From a reply of `Registry.deployment`."""
         manifest = told["manifest"]
         key = manifest.get("key") or ()
         return cls(
@@ -42,7 +42,7 @@ class Listed:
         )
 
     def cells(self) -> tuple[str, ...]:
-        """One text under each of COLUMNS."""
+        """One text for each of COLUMNS."""
         nodes = ", ".join(f"{node}: {state}" for node, state in self.nodes.items()) or "none"
         return (self.deployment, self.operator, self.version, ", ".join(self.key), _some(self.input), _some(self.output), nodes)
 
@@ -56,7 +56,7 @@ class Listed:
 
 
 class Listing(Sequence[Listed]):
-    """Deployments by name. It prints as a table, in a notebook as one in HTML."""
+    """Deployments sorted by name; printed as a table, in a notebook as an HTML table."""
 
     def __init__(self, listed: Iterable[Listed]) -> None:
         self._listed = tuple(sorted(listed, key=lambda d: d.deployment))
@@ -101,7 +101,7 @@ def _key(key: tuple[str, ...]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Of cells that are HTML already."""
+    """An HTML table; the cells are HTML already, the head is plain text."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"

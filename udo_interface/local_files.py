@@ -1,4 +1,4 @@
-"""Settings of a session whose checkpoints and files lie on this machine's disk: no process is started for each file that Spark makes.
+"""Settings of a session whose checkpoints and files lie on this machine's disk, so that no process starts for each file Spark makes.
 
 Hadoop's local file system runs `chmod` for each new file and directory where Hadoop's native library is missing, as it is in PySpark: some
 3 ms each, and a micro-batch makes dozens. `LocalFiles` (jvm/LocalFiles.scala) asks the kernel instead.
@@ -13,11 +13,11 @@ _CLASSES = {"spark.hadoop.fs.file.impl": "LocalFiles", "spark.hadoop.fs.Abstract
 
 
 def settings() -> dict[str, str]:
-    """For the start of a session in this process: Spark looks for these classes before it could be given a jar. Empty without a jar."""
+    """Settings for starting a session in this process: Spark looks for the classes before a jar could be added. Empty without a jar."""
     import pyspark
 
     try:
         there = jar(pyspark.__version__)
-    except Unavailable:  # calls say why
+    except Unavailable:  # each call reports the reason
         return {}
     return {**{name: f"org.apache.spark.sql.udo.{of}" for name, of in _CLASSES.items()}, "spark.driver.extraClassPath": str(there)}

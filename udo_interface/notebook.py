@@ -1,8 +1,8 @@
-"""Errors short in a notebook: `%load_ext udo_interface.notebook`.
+"""Short errors in notebooks: `%load_ext udo_interface.notebook`.
 
-An error of an operator reaches a notebook below the frames of Spark, its bridge to Java and its workers. What helps is its last part: what
-failed, where, and the operator's own traceback. The extension shows that; `%tb` shows all of it afterwards.
-Our own errors of a call are short without it (UdoError._render_traceback_).
+An operator's error reaches a notebook below the frames of Spark, its bridge to Java and its workers. Only the last part helps: the
+failure, its place, and the operator's own traceback. The extension shows this part; `%tb` shows everything afterwards.
+Errors raised by a call itself are short without the extension (UdoError._render_traceback_).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _OURS = re.compile(r"udo_protocol\.errors\.(\w+: .*?)(?=\n\s*(?:at |\tat |JVM st
 
 
 def brief(text: str) -> str | None:
-    """The part of Spark's error message that an operator's error is, None if it is none of ours."""
+    """The operator's error within Spark's error message; None if the message holds no error of ours."""
     found = _OURS.findall(text)
     return found[-1].rstrip() if found else None
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by `%load_ext`: from here on Spark's errors that are an operator's show the operator's."""
+    """Called by `%load_ext`: from now on, a Spark error caused by an operator shows only the operator's error."""
     from pyspark.errors import PySparkException
 
     def show(self: Any, kind: type[BaseException], error: BaseException, trace: TracebackType, tb_offset: int | None = None) -> Any:

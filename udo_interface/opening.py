@@ -44,14 +44,14 @@ class KeyedCall:
     groups: tuple[int, ...]
     start_empty: bool = False
     plan: int = 0  # its number, from the registry
-    key_groups: int = KEY_GROUPS  # that keys are spread over
-    stored: bool = False  # its state is brought from a store and taken there, so any node may serve it
+    key_groups: int = KEY_GROUPS  # number of groups that the keys are spread over
+    stored: bool = False  # its state is restored from a store and saved there, so any node may serve it
     since: int | None = None  # the last epoch before this one in which anything happened; None: the one before
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a producer sends to open a lane."""
+    """A producer's request to open a lane."""
 
     deployment: str
     session: str = ""
@@ -71,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Opened:
-    """A node manager's answer: where the lane leads and what travels there."""
+    """A node manager's answer: where the lane leads and the schemas of its events and answers."""
 
     lane: str
     place: Place
@@ -84,21 +84,21 @@ class Opened:
     login: Login
     route: Route
     stamp: Stamp | None = None
-    group_slots: tuple[int, ...] = ()  # for each key group the place of its slot in `each`; empty: there is one slot
-    others: tuple[SlotAddress, ...] = ()  # the slots behind the first one
+    group_slots: tuple[int, ...] = ()  # for each key group the index of its slot in `each`; empty: there is one slot
+    others: tuple[SlotAddress, ...] = ()  # the slots after the first one
     tls: Tls | None = None  # for slots on other hosts
-    # Opens the lane in a slot that key groups have moved to, and that there was not before.
+    # Opens the lane in a slot that key groups have moved to and that the deployment did not have before.
     open_lane: Callable[[str], tuple[Sender, Collector]] | None = field(default=None, compare=False)
 
     def end(self) -> LaneEnd:
-        """A connection of its own to the lane; one per thread."""
+        """Make a new connection to the lane; each thread needs its own."""
         conn = Connection(self.queue_socket, run_id=self.run_id, login=self.login, tls=self.tls)
         end = LaneEnd(conn, self.prefix, self.lane, self.limits)
         end.route = self.route
         return end
 
     def each(self) -> list[Opened]:
-        """The lane in each slot by itself, answering for the key groups that the slot has."""
+        """One lane per slot, answering for the key groups that the slot has."""
         if not self.others:
             return [self]
         others = (self._part(k, replace(self, **_address(a)), a.node) for k, a in enumerate(self.others, 1))
@@ -116,7 +116,7 @@ def ask(
 ) -> Opened:
     """Ask the node manager at `address` for a lane; its errors (NotFound, SchemaError, OperatorError, ...) pass through.
 
-    One that is away is asked again for `wait_s`: it may just be restarting.
+    A node manager that is away is asked again for `wait_s`: it may just be restarting.
     """
     backoff = LinearBackoff(AWAY_INCREMENT_US, AWAY_CEILING_US)
     deadline = time.monotonic() + wait_s
@@ -213,14 +213,14 @@ def _stamp(request: Request, run: int) -> Stamp | None:
     keyed = request.keyed
     if keyed is None:
         return None
-    # A batch job is the only run of a session of its own.
+    # A batch job is the only run of its own session.
     return Stamp(run or 1, request.epoch or 0, request.attempt, keyed.groups, keyed.start_empty, not keyed.run, keyed.since)
 
 
 def reach(
     address: str, request: Request, sent: pa.Schema | None = None, wait_s: float = 0.0, tls: Tls | None = None
 ) -> tuple[Opened, LaneEnd]:
-    """`ask`, then connect to the first slot, as `_reach_each`."""
+    """As `_reach_each`, but keep only the connection to the first slot."""
     opened, (end, *others) = _reach_each(address, request, sent, wait_s, tls)
     for other in others:
         other.conn.close()
@@ -285,7 +285,7 @@ def conversations(
     except ServerLost as e:
         raise ServerLost(f"{opened.place}: {e}") from e
     finally:
-        # Whatever happened, the lanes' answers and credits go at once; if the server is gone they are gone with it.
+        # Whatever happened, remove the lanes' answers and credits at once; if the server is gone, they are gone with it.
         for sender, _ in lanes:
             sender.close()
         for _, end in left:
@@ -293,7 +293,7 @@ def conversations(
 
 
 def _offered(address: str, request: Request, opened: Opened, slot: str, sent: pa.Schema, wait_s: float) -> Opened:
-    """The lane in the slot that a group map names so, without a group. It is offered as soon as the slot has been brought its groups."""
+    """The lane in the slot of this name in a group map, without key groups. The node offers it once the slot has received its groups."""
     backoff = LinearBackoff(REPLACED_INCREMENT_US, REPLACED_CEILING_US)
     deadline = time.monotonic() + OPEN_WAIT_MS / 1000
     while True:

@@ -1,4 +1,4 @@
-"""Where a lane leads, what marks its frames, and how long it is worth waiting for an answer there."""
+"""The place that a lane leads to, the marks of its frames, and the deadline of its answers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from udo_protocol.queue.slot import last_emitted
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
 GRACE_MS = 15_000
-# How often a waiting lane looks whether the slot still serves.
+# How often a waiting lane checks that the slot still serves.
 LOOK_MS = 1_000
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a lane leads, as errors tell it, and the bounds that hold there."""
+    """The place that a lane leads to, as errors name it, and the bounds that hold there."""
 
     operator: str
     version: str
@@ -35,7 +35,7 @@ class Place:
     answer_timeout_ms: int = 60_000
     frame_bytes: int = 64 << 20
     policy: str = ""
-    timed: bool = False  # keyed: it goes by event time
+    timed: bool = False  # the operator is keyed and uses event time
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"
@@ -45,9 +45,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What marks the frames of a keyed attempt: which try of which epoch, and the key groups it answers for.
+    """The marks of a keyed attempt's frames: its run, epoch and attempt, and the key groups it answers for.
 
-    `run` is the run's place among those of its session, by when it was planned: the same number on every slot.
+    `run` is the run's ordinal number in its session, by the time of planning: the same number on every slot.
     """
 
     run: int
@@ -64,7 +64,7 @@ class Stamp:
         return {"label": label, "start_empty": self.start_empty, "job": self.job, "since": self.since}
 
     def order(self) -> str:
-        """By which the slot refuses older attempts early; compares as text."""
+        """The label by which the slot refuses older attempts early; compares as text."""
         return f"{self.run:019d}:{self.epoch:019d}:{self.attempt:019d}"
 
 
@@ -80,12 +80,12 @@ class ProgressDeadline:
         self.progress()
 
     def progress(self) -> None:
-        """Something came: start anew."""
+        """Start the time anew, since something came."""
         self._since = self._looked = self.clock.monotonic()
         self._emitted = -1
 
     def check(self, awaited: str) -> None:
-        """Raise if there is no point in waiting on; cheap, since it looks at the slot once a second only."""
+        """Raise if waiting any longer is pointless; cheap, since it looks at the slot only once a second."""
         now = self.clock.monotonic()
         if (now - self._looked) * 1000 < LOOK_MS:
             return
@@ -102,7 +102,7 @@ class ProgressDeadline:
             )
 
     def look(self) -> None:
-        """Raise the reason why the slot does not serve, if there is one."""
+        """Raise an error with the reason if the slot does not serve."""
         if why := self.end.status():
             text = f"{self.place} does not serve: {cut(str(why.get('message', 'no reason given')), MESSAGE_CHARS)}"
             if why.get("traceback"):

@@ -1,9 +1,9 @@
 """Refuses asynchronous progress tracking in a streaming query with a keyed call, before its first event.
 
-Such a query writes offsets now and then, not with every micro-batch. Restarted, it runs what several of its epochs held as one, under
-the last one's number, and their events would count twice. Spark refuses it for its own stateful operators, and takes Python ones for
-stateless. It is an option of the query's writer, which comes after the call, so a listener looks when the query starts, in the query's
-own thread: what it sets there as a local property every task of the query can read.
+Such a query writes offsets now and then, not with every micro-batch. After a restart it runs the events of several epochs as one epoch,
+under the last one's number, and these events would count twice. Spark refuses the option for its own stateful operators, but takes Python
+operators for stateless. The option belongs to the query's writer, which comes after the call, so a listener checks it when the query
+starts, in the query's own thread: every task of the query can read the local property that the listener sets there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROPERTY = "udo.asyncProgressTracking"
-# Real-time mode is run by that class, too. Nobody has shown yet that a keyed stream is exact there.
+# This class also runs real-time mode, in which nobody has shown yet that a keyed stream is exact.
 _EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class _Listener:
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         try:
             self._context.setLocalProperty(PROPERTY, "true" if _asynchronous(self._shared, event.id()) else None)
-        except Exception:  # of a Spark that keeps its queries elsewhere: an exception here would be lost
+        except Exception:  # in a Spark that keeps its queries elsewhere; Spark would drop the exception
             log.exception("cannot determine whether the query tracks its progress asynchronously; with a keyed call it must not")
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
@@ -51,7 +51,7 @@ class _Listener:
 
 
 def watch(session: SparkSession) -> None:
-    """From here on the tasks of the session's queries know how their query tracks its progress."""
+    """Let the tasks of the session's queries know from now on whether their query tracks its progress asynchronously."""
     if not hasattr(session, "_jsparkSession") or session in _watched:  # Spark Connect has no JVM on this side
         return
     from pyspark.java_gateway import ensure_callback_server_started
@@ -71,7 +71,7 @@ def require_synchronous_query(session: SparkSession, query: str, what: str) -> N
 
 
 def require_synchronous(context: TaskContext, what: str, *, marked: bool) -> None:
-    """In a task: UsageError if its query tracks its progress asynchronously, which its partition may be `marked` with."""
+    """In a task: UsageError if its query tracks its progress asynchronously; `marked`: its partition's mark says so."""
     if marked or context.getLocalProperty(PROPERTY) == "true":
         raise _refusal(what)
 

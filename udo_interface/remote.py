@@ -1,7 +1,7 @@
-"""Spark Connect, where Spark's driver is another process: what a call cannot learn there, and what it says instead of guessing.
+"""Spark Connect, where Spark's driver is another process: the errors for calls that would need facts unknown on this side.
 
-The operator's input, its answers and a stream's epochs travel as always: the tasks know their query and its epoch. But nothing on this side
-sees how a query is started, and Spark tells neither query nor epoch to what runs inside of foreachBatch.
+The operator's input, its answers and a stream's epochs travel as always: the tasks know their query and its epoch. But this side cannot
+see how a query is started, and Spark tells neither query nor epoch to code that runs inside foreachBatch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark settings that concern a call: which hold results back, which are refused, and the one that a keyed call changes."""
+"""Spark settings that concern a call: those that hold results back, those that are refused, and the one that a keyed call changes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BUFFER = "spark.buffer.size"
 # Real-time mode takes Python operators only with its allow list off: the sign that low latency is wanted.
 REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
 LOW_LATENCY_BYTES = 4096
-# Spark compares the schema of what a Python worker returns with the declared one.
+# With this setting Spark compares the schema of a Python worker's batches with the declared one.
 VALIDATED = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
 
-# Which way calls on DataFrames take, where the call does not say: the JVM path where it can (the default), "jvm" or nothing, or "python".
+# The path of calls on DataFrames without path=: "auto" (the default), the JVM path where possible; "jvm", that or an error; or "python".
 PATH = "spark.udo.path"
 AUTO, PYTHON, JVM = PATHS = ("auto", "python", "jvm")
 
@@ -29,13 +29,13 @@ _EMPTY_INPUT_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRe
 
 
 class DelayedResults(UserWarning):
-    """Results will reach Spark later than they are there."""
+    """Results will reach Spark later than they are available."""
 
 
 def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
     """Warn about settings that hold back a streaming query's results; `conf` looks up a setting with its default.
 
-    Only real-time mode is concerned: a micro-batch's answers are seen when it ends, whatever is set.
+    This concerns only real-time mode: a micro-batch's answers are seen when it ends, whatever the settings.
     """
     if not streaming or conf(REAL_TIME_CHECK, "true") != "false":
         return
@@ -47,7 +47,7 @@ def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
 
 
 def path(option: str | None, conf: Callable[[str, str], str | None]) -> str:
-    """Which of PATHS a call asks for: its option, the session's setting, else auto. UsageError for anything else."""
+    """The one of PATHS that a call asks for: its option, the session's setting, else auto. UsageError for anything else."""
     chosen = option or conf(PATH, "") or AUTO
     if chosen not in PATHS:
         raise UsageError(f"{'path=' if option else PATH}: expected {', '.join(PATHS)}, got {chosen!r}")
@@ -61,9 +61,10 @@ def check_keyed(conf: Callable[[str, str], str | None]) -> None:
 
 
 def keep_empty_stages(conf: RuntimeConfig) -> None:
-    """Switch off the one rule of adaptive execution by which Spark runs no task of an operator whose input turns out to be empty.
+    """Switch off the rule of adaptive execution by which Spark runs no task of an operator whose input turns out to be empty.
 
-    A micro-batch in which nothing reaches a keyed operator is an epoch for it too: its timers fire, and the next epoch follows it.
+    A micro-batch in which no event reaches a keyed operator is an epoch of the operator all the same: its timers fire, and the next
+    epoch follows this one.
     """
     excluded = [rule for rule in (conf.get(_EXCLUDED_RULES, "") or "").split(",") if rule]
     if _EMPTY_INPUT_RULE not in excluded:

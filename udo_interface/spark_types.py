@@ -1,4 +1,4 @@
-"""Spark types and Arrow types: what an operator accepts from a DataFrame, and what its answers become there.
+"""Spark types and Arrow types: the columns an operator accepts from a DataFrame, and the types that its answers get there.
 
 | Spark                              | operator (manifest)                   | remark                                              |
 |------------------------------------|---------------------------------------|-----------------------------------------------------|
@@ -115,7 +115,7 @@ def _zoned_as(have: pa.DataType, want: pa.DataType) -> pa.DataType:
 
 
 def untold_type(t: T.DataType) -> T.DataType | None:
-    """The type in `t`, or `t` itself, that Spark does not tell from another one by what is written to Arrow; None if there is none."""
+    """The type in `t`, or `t` itself, whose Arrow form Spark cannot tell from another type's; None if there is none."""
     if isinstance(t, T.ArrayType):
         return untold_type(t.elementType)
     if isinstance(t, T.MapType):
@@ -128,7 +128,7 @@ def untold_type(t: T.DataType) -> T.DataType | None:
 
 
 def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
-    """Raise SchemaError listing every column of `want` that the DataFrame does not offer, with the names that come near."""
+    """Raise SchemaError listing every column of `want` that the DataFrame does not offer, with similar names."""
     counts: dict[str, int] = {}
     for f in have:
         counts[f.name] = counts.get(f.name, 0) + 1
@@ -154,12 +154,12 @@ def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
 
 
 def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str]:
-    """What of its name tells a column from others in a session with these settings."""
+    """A function of a column's name, whose results tell columns apart as a session with these settings does."""
     return str if conf("spark.sql.caseSensitive", "false") == "true" else str.casefold
 
 
 def require_apart(df: DataFrame, columns: Iterable[str], what: str) -> None:
-    """SchemaError if the DataFrame has another column that the session does not tell from one of these."""
+    """SchemaError if the DataFrame has another column that the session cannot tell apart from one of these."""
     alike = as_told_apart(df.sparkSession.conf.get)
     for name in columns:
         if len(found := [other for other in df.columns if alike(other) == alike(name)]) > 1:

@@ -1,11 +1,11 @@
 """A keyed attempt over several slots: batches are split by key group, and their answers put together in the order of the rows.
 
 Each slot has a lane of its own, and END goes to all of them with the highest event times of the whole partition, so that an epoch counts in
-every slot or in none (docs/architecture.md, "Several slots"). Of an operator that does not answer one for each event the answers of a batch
+every slot or in none (docs/architecture.md, "Several slots"). If an operator does not give one answer per event, the answers of a batch
 come slot by slot.
 
 Key groups may move between slots meanwhile. A slot that has lost some refuses the first frame that was split by the older map; that
-frame's rows are split again by the newer one and sent before anything else, so that no event of a key overtakes an earlier one.
+frame's rows are split again by the newer map and sent before anything else, so that no event of a key overtakes an earlier one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.queue.event_times import combined
 from udo_protocol.queue.route import Route
 
-# Opens a lane in the slot that a group map names so, which the deployment did not have before.
+# Opens a lane in the slot of this name in a group map, which the deployment did not have before.
 OpenLane = Callable[[str], tuple[Sender, Collector]]
 
 
 class SplitExchange:
-    """As `lane.exchange`, over one lane in each slot. `group_slots`: for each key group the place of its slot in `lanes`.
+    """As `lane.exchange`, over one lane in each slot. `group_slots`: for each key group the index of its slot in `lanes`.
 
     `open_lane` is called when groups move to a slot that has no lane yet.
     """
@@ -49,8 +49,8 @@ class SplitExchange:
         self._asked: deque[Item] = deque()
         self._under_way: list[deque[Part]] = []
         self._collected = self._clock.monotonic()
-        self._map_version = 0  # of the newest map that a slot has told of
-        self._rerouted = 0  # frames
+        self._map_version = 0  # of the newest group map that a slot has sent
+        self._rerouted = 0  # how often refused frames were sent anew
         self._ends: Ends | None = None
         self._groups = [g for sender, _ in lanes if sender.stamp for g in sender.stamp.groups]  # that this attempt answers for
         for sender, _ in lanes:
@@ -75,7 +75,7 @@ class SplitExchange:
                 self._send(*item)
                 if self._completed():
                     yield from self._complete()
-                # Batches that are answered wait behind one that is not: no more of them than all slots may have under way.
+                # Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way.
                 if slow or len(self._asked) > self._window * len(self._lanes):
                     yield from self._drain(0 if slow else self._window * len(self._lanes))
             yield from self._end()
@@ -90,7 +90,7 @@ class SplitExchange:
         item.sent = True
 
     def _push_rows(self, item: Item, rows: Rows, events: pa.RecordBatch) -> None:
-        """Send these rows of an item. When groups move meanwhile, what is left is split anew."""
+        """Send these rows of an item. When groups move meanwhile, the rows not yet sent are split anew."""
         left = deque([(rows, events)])
         while left:
             rows, events = left.popleft()
@@ -105,7 +105,7 @@ class SplitExchange:
                     break
 
     def _push_frames(self, item: Item, slot: int, rows: Rows, events: pa.RecordBatch) -> int:
-        """Send events of one slot; how many were sent when groups moved, and the others may be another slot's."""
+        """Send events to one slot; return how many were sent: not all if groups moved, since the rest may belong to another slot."""
         sender, collector = self._lanes[slot]
         under_way, at, rerouted = self._under_way[slot], 0, self._rerouted
         for count, pieces in sender.encode(events):
@@ -136,7 +136,7 @@ class SplitExchange:
             return self._window
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Rows | slice, pa.RecordBatch]]:
-        """(slot, its rows, these events)."""
+        """Yield (slot, the positions of its rows, their events)."""
         if len(self._lanes) == 1 and batch.num_rows:
             yield 0, slice(None), batch
             return
@@ -149,7 +149,7 @@ class SplitExchange:
     # -- groups that move --------------------------------------------------------------------------------------------
 
     def _settle(self, slot: int) -> None:
-        """Read the outcome of the slot's last push, and of what is pushed instead if that was refused."""
+        """Read the outcome of the slot's last push; if it was refused, reroute its rows and read again."""
         while True:
             try:
                 self._lanes[slot][0].settle()
@@ -160,7 +160,7 @@ class SplitExchange:
             self._under_way[slot][-1].events = None
 
     def _settle_all(self) -> None:
-        """No frame is left that a slot may still refuse."""
+        """Settle all slots, until no frame is left that a slot may still refuse."""
         rerouted = -1
         while rerouted != self._rerouted:
             rerouted = self._rerouted
@@ -168,10 +168,10 @@ class SplitExchange:
                 self._settle(slot)
 
     def _reroute(self, slot: int, route: Route) -> None:
-        """The slot's last frame was refused, since groups have moved: send its rows or groups by the newer map.
+        """Send the rows or groups of the slot's last frame, which it refused since groups have moved, by the newer map.
 
-        Before anything is sent by that, all that was sent by the older one is accepted or known to be refused: else a later event of a
-        key could go to the new slot while an earlier one comes back from the former.
+        Before anything is sent by the newer map, every frame sent by the older one is known to be accepted or refused: else a later
+        event of a key could go to the new slot before the former slot refuses an earlier one.
         """
         refused = [self._refused(slot, route)]
         for other in range(len(self._lanes)):
@@ -191,10 +191,10 @@ class SplitExchange:
             self._push_ends(self._ends)
 
     def _refused(self, slot: int, route: Route) -> Part:
-        """What the slot has refused; its number is free again."""
+        """Take back the part that the slot has refused; its frame number is free again."""
         self._follow(route)
         refused = self._under_way[slot].pop()
-        # By identity: equal parts are compared by their arrays.
+        # By identity: `==` would compare the arrays of the parts.
         refused.item.parts = [part for part in refused.item.parts if part is not refused]
         return refused
 
@@ -242,7 +242,7 @@ class SplitExchange:
         self._collected = self._clock.monotonic()
 
     def _drain(self, left: int) -> Answered:
-        """Wait until no more than `left` items are not answered."""
+        """Wait until at most `left` items are unanswered."""
         while len(self._asked) > left:
             if (slot := self._asked[0].awaited()) is not None:
                 self._wait(slot)
@@ -253,7 +253,7 @@ class SplitExchange:
         return bool(self._asked) and (item := self._asked[0]).sent and item.answered == len(item.parts)
 
     def _complete(self) -> Answered:
-        """The items at the front that are answered."""
+        """Yield the answers of the answered items at the front."""
         while self._completed():
             yield from together(self._asked.popleft())
 
@@ -271,7 +271,7 @@ class SplitExchange:
         yield from self._drain(0)
 
     def _push_ends(self, ends: Ends) -> None:
-        """END to each slot that has not had one, and to those of groups that have not been named."""
+        """Send END to each slot that has had none, and to the slots of groups that no END has named."""
         while ends.slots or ends.groups:
             slot = ends.slots.pop(0) if ends.slots else self._place(ends.groups[0])
             self._settle(slot)
@@ -289,7 +289,7 @@ class SplitExchange:
         return int(self._slots[group % len(self._slots)])
 
     def _cut_short(self) -> None:
-        """Spark wants no more answers: the epoch is complete in every slot, and this attempt's events leave no trace in the state."""
+        """End the attempt void in every slot, since Spark wants no more answers: the epoch is complete, without a trace of the attempt."""
         self._settle_all()
         self._ends = Ends(self._groups, len(self._lanes), void=True, highest={})
         self._push_ends(self._ends)

@@ -1,4 +1,4 @@
-"""What a split attempt has under way: batches, the parts of them that went to each slot, and their answers put together again."""
+"""Items under way in a split attempt: batches, the parts of them that went to each slot, and their answers put together again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pyarrow as pa
 from udo_interface.lane import PendingFrame
 from udo_protocol.queue.event_times import EventTimes
 
-# Of a batch: all or some in a row as a range, which costs nothing where there is one slot.
+# Rows of a batch: consecutive ones as a range, which costs nothing with a single slot.
 Rows: TypeAlias = "range | np.ndarray[Any, np.dtype[np.int64]]"
 Answered = Iterator[tuple[PendingFrame, pa.RecordBatch]]
 
 
 @dataclass(slots=True)
 class Part:
-    """A frame of one slot: these rows of its item, or END with these key groups. `events` until the slot has accepted it."""
+    """A frame for one slot: `rows` of its item, or END for the key groups `ends`. `events` stays until the slot has accepted the frame."""
 
     item: Item
     slot: int
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(slots=True)
 class Item:
-    """A batch, or the ENDs; `sent` once all its parts are pushed. `answered`: how many of them are."""
+    """A batch, or the ENDs; `sent` once all its parts are pushed. `answered`: how many parts are answered."""
 
     kept: Any
     rows: int
@@ -41,12 +41,12 @@ class Item:
     answered: int = 0
 
     def awaited(self) -> int | None:
-        """A slot whose answer is missing."""
+        """A slot whose answer is missing; None if there is none."""
         return next((part.slot for part in self.parts if part.answer is None), None)
 
 
 class Ends:
-    """The ENDs of an attempt: `groups` that no slot has been sent yet, and the `slots` that have not been sent any."""
+    """The ENDs of an attempt: the `groups` that no END sent so far names, and the `slots` that no END was sent to."""
 
     def __init__(self, groups: Sequence[int], slots: int, void: bool, highest: EventTimes) -> None:
         self.item = Item(None, 0)
@@ -55,12 +55,12 @@ class Ends:
 
 
 def chosen(rows: Rows, at: Rows | slice) -> Rows:
-    """Of these rows those in these places."""
+    """The rows at these positions within `rows`."""
     return rows[at] if isinstance(at, slice) else np.asarray(rows)[np.asarray(at)]
 
 
 def together(item: Item) -> Answered:
-    """The answers of an item in the order of its rows; part by part, if they are not one for each row."""
+    """Yield an item's answers in the order of its rows; part by part, if there is not one answer per row."""
     parts = item.parts
     if len(parts) == 1 and parts[0].answer is not None:
         yield PendingFrame(item.kept, 0, item.rows), parts[0].answer
@@ -81,7 +81,7 @@ def together(item: Item) -> Answered:
 
 
 def _taken(kept: Any, rows: Rows) -> Any:
-    """Of what was kept with an item, that of these rows: a batch's, or of columns that are lists."""
+    """The part of an item's `kept` for these rows; `kept` is a batch, or columns as lists."""
     if kept is None:
         return None
     if isinstance(kept, pa.RecordBatch):

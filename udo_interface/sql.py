@@ -1,8 +1,8 @@
 """Operators in SQL: `SELECT * FROM udo('fraud', TABLE(tx))`, once `register(spark)` was called.
 
-This is no Python table function. Spark calls one of those for each row, begins it anew with each key and tells it neither the query nor the
-epoch, so a keyed call could not be exactly once. Instead Spark's analyzer asks the driver for the plan of the call, and gets the plan that
-`udo("fraud")(df)` makes: from there on SQL and DataFrames are the same, batch and streaming.
+This is no Python table function. Spark calls such a function for each row, begins it anew with each key and tells it neither the query nor
+the epoch, so a keyed call could not be exactly once. Instead Spark's analyzer asks the driver for the plan of the call, and gets the plan
+that `udo("fraud")(df)` makes: from there on SQL and DataFrames are the same, batch and streaming.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from udo_interface.deployed import Deployed
 
-# What may follow the table as `name => value`.
+# Options that may follow the table as `name => value`.
 OPTIONS = ("keep", "uid", "pin", "window", "start", "store")
 _SQL = "org.apache.spark.sql"
 
@@ -29,7 +29,7 @@ _SQL = "org.apache.spark.sql"
 def register(spark: SparkSession, name: str = "udo", *, registry: str | None = None) -> None:
     """Make `name('deployment', TABLE(t) [PARTITION BY key] [, option => value ...])` a table function of the session's SQL.
 
-    registry: its URL, as that of `udo_interface.udo`. UsageError for a session of Spark Connect, whose analyzer is in another process.
+    registry: its URL, as for `udo_interface.udo`. UsageError for a session of Spark Connect, whose analyzer is in another process.
     """
     if not hasattr(spark, "_jsparkSession"):
         raise UsageError(
@@ -45,9 +45,9 @@ def register(spark: SparkSession, name: str = "udo", *, registry: str | None = N
 
 
 def _thrower(jvm: Any) -> Any:
-    """scala.util.Try.get as a function of the JVM, as a Scala compiler would make one.
+    """Make scala.util.Try.get a function of the JVM, as a Scala compiler would.
 
-    Python cannot throw an exception of the JVM, and any other reaches the user as a stack trace of the bridge between the two.
+    Python cannot throw an exception of the JVM, and an exception of Python reaches the user as a stack trace of the bridge to the JVM.
     """
     of = jvm.java.lang.Class.forName
     function, attempt, anything = of("scala.Function1"), of("scala.util.Try"), of("java.lang.Object")
@@ -59,7 +59,7 @@ def _thrower(jvm: Any) -> Any:
 
 
 class _Planner:
-    """Called by Spark's analyzer with the arguments as expressions; answers scala.util.Try of a logical plan."""
+    """Called by Spark's analyzer with the arguments as expressions; returns scala.util.Try of a logical plan."""
 
     def __init__(self, spark: SparkSession, name: str, registry: str | None) -> None:
         self._spark, self._name, self._registry = spark, name, registry
@@ -71,12 +71,12 @@ class _Planner:
         except UdoError as e:
             errors = self._jvm.org.apache.spark.sql.errors.QueryCompilationErrors
             cause = errors.tableValuedFunctionFailedToAnalyseInPythonError(f"{type(e).__name__}: {e}")
-        except CapturedException as e:  # of the plan below
+        except CapturedException as e:  # Spark's own, from planning the call
             if (cause := e._origin) is None:
                 raise
         return self._jvm.scala.util.Failure(cause)
 
-    Java = type("Java", (), {"implements": ("scala.Function1",)})  # which py4j asks for
+    Java = type("Java", (), {"implements": ("scala.Function1",)})  # required by py4j
 
     def _plan(self, arguments: list[Any]) -> Any:
         named = {a.key(): a.value() for a in arguments if _kind(a) == "NamedArgumentExpression"}
@@ -110,7 +110,7 @@ class _Planner:
         return operator.planned(df, deployed, deployed.key if key else (), order)
 
     def _frame(self, plan: Any) -> DataFrame:
-        """The table of an analysed plan, in the session that is analysing: in foreachBatch it is a clone of the registered one."""
+        """The table of an analysed plan, in the session that is analysing: in foreachBatch, a clone of the registered session."""
         ours = self._spark._jsparkSession
         session = getattr(self._jvm, f"{_SQL}.classic.SparkSession").active()
         known = self._spark if session.equals(ours) else SparkSession(self._spark.sparkContext, session)
@@ -118,7 +118,7 @@ class _Planner:
 
 
 def _require_partitions(deployed: Deployed, key: tuple[str, ...], *, single: bool, name: str) -> None:
-    """UsageError unless the table is partitioned as the operator keeps its state."""
+    """UsageError unless the table is partitioned by the columns that the operator keeps its state by."""
     call = f"{name}('{deployed.reference}', TABLE(...)"
     by = f"PARTITION BY {', '.join(deployed.key)}"
     same = {n.casefold() for n in key} == {n.casefold() for n in deployed.key}
@@ -157,7 +157,7 @@ def _ordered(order: Any) -> Column:
 
 
 def _value(expression: Any, what: str) -> Any:
-    """A constant as Python's: text, whole number or a list of texts."""
+    """A constant as a Python value: str, int or a list of str."""
     found = expression.eval(None) if expression.foldable() else None
     of = expression.dataType()
     kind = str(of.typeName())

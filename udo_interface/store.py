@@ -3,9 +3,9 @@
     <location>/<deployment>/<session>/<epoch>/<partition>of<partitions>-<run>-<attempt>-v<state version>.[void.]<full|delta>.arrow
 
 A file is complete under its name or not there. The state before epoch e is, for each key group, its newest full file below e and
-the deltas of every epoch from there to e - 1; of several files of one epoch the newest (run, attempt) counts, since all are of
-ENDed attempts, which come to the same; one that a limit cut short (void) only if all were. A gap is an error, never an empty
-start. docs/state.md, "A second store".
+the deltas of every epoch from there to e - 1. If an epoch has several files, the one with the newest (run, attempt) counts: all
+are of ENDed attempts, which have the same result; a file that a limit cut short (void) counts only if all were. A gap is an
+error, never an empty start. docs/state.md, "A second store".
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from udo_protocol.queue.event_times import ONLY, EventTimes, combined
 from udo_protocol.state.stored import ROWS
 
 FORMAT = 1
-# Every so many epochs a full file instead of a delta: bounds what is read after a loss and what is kept.
+# Epochs from one full file to the next, with deltas between: bounds the files to read after a loss and the files kept.
 FULL_EVERY = 10
-# How many files are asked at once for their event time: there is one for each partition, and a distant store takes its time.
+# Files read at once for their event times: there is one for each partition, and a distant store is slow.
 READERS = 16
 _META = b"udo"
 _NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(void\.)?(full|delta)\.arrow")
@@ -43,7 +43,7 @@ _NAME = re.compile(r"(\d+)of(\d+)-(\d+)-(\d+)-v(\d+)\.(void\.)?(full|delta)\.arr
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """Where a call keeps its state, and by which key columns (name, type); travels to the tasks."""
+    """The location of a call's state, and its key columns (name, type); travels to the tasks."""
 
     location: str
     key: tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ class StoreLocation:
 
 @dataclass(frozen=True)
 class File:
-    """What a file's name says: an ENDed attempt of a partition. `run` is the number of its plan."""
+    """The contents of a file's name: an ENDed attempt of a partition. `run` is the number of its plan."""
 
     epoch: int
     partition: int
@@ -63,11 +63,11 @@ class File:
     state_version: int
     full: bool
     void: bool = False
-    key_groups: int = KEY_GROUPS  # its name does not say
+    key_groups: int = KEY_GROUPS  # not in the name
 
     @property
     def name(self) -> str:
-        """Below the session's directory."""
+        """The path below the session's directory."""
         kind = f"{'void.' * self.void}{'full' if self.full else 'delta'}"
         return f"{self.epoch}/{self.partition}of{self.partitions}-{self.run}-{self.attempt}-v{self.state_version}.{kind}.arrow"
 
@@ -93,7 +93,7 @@ def parsed(path: str, key_groups: int = KEY_GROUPS) -> File | None:
 
 
 def newest_at(files: Iterable[File], epoch: int) -> dict[int, File]:
-    """For each key group the file that holds what `epoch` made of it."""
+    """For each key group, the file that counts for `epoch`."""
     found: dict[int, File] = {}
     for f in sorted((f for f in files if f.epoch == epoch), key=lambda f: (not f.void, f.run, f.attempt)):
         found.update(dict.fromkeys(f.groups, f))
@@ -101,9 +101,9 @@ def newest_at(files: Iterable[File], epoch: int) -> dict[int, File]:
 
 
 def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str, since: int | None = None) -> dict[int, list[File]]:
-    """For each group the files that make up its state before `epoch`, a full one first. StateLost names the first one missing.
+    """For each group the files that make up its state before `epoch`, a full one first. StateLost names the first group that lacks one.
 
-    Its newest file is of epoch `since` (None: the one before) or a later one, and from there back to the full one each epoch has a file.
+    A group's newest file must be of epoch `since` (None: the one before) or later; from there back to the full file, no epoch may lack one.
     """
     found: dict[int, list[File]] = {n: [] for n in groups}
     needed = epoch - 1 if since is None else since
@@ -126,7 +126,7 @@ def chains(files: Sequence[File], groups: Iterable[int], epoch: int, where: str,
 
 
 def superseded(files: Sequence[File], epoch: int) -> list[int]:
-    """Epochs whose files the states before `epoch` and after it do without; none while a chain has a gap."""
+    """Epochs whose files no state before `epoch` or later needs; none while a chain has a gap."""
     if not files:
         return []
     try:
@@ -138,7 +138,7 @@ def superseded(files: Sequence[File], epoch: int) -> list[int]:
 
 
 def _checksum(batches: Iterable[pa.RecordBatch]) -> int:
-    """CRC-32 over groups, keys and values; Arrow files have none of their own."""
+    """CRC-32 over groups, keys and values; Arrow files have no checksum of their own."""
     crc = 0
     for batch in batches:
         for column in batch.columns if batch.num_rows else ():
@@ -164,7 +164,7 @@ class SessionStore:
         self.directory = f"{base.rstrip('/')}/{quote(self.deployment, safe='')}/{quote(self.session, safe='')}"
 
     def files(self, epoch: int | None = None) -> list[File]:
-        """All there are, or those of one epoch. Unavailable if they cannot be listed."""
+        """All files, or those of one epoch. Unavailable if they cannot be listed."""
         from pyarrow.fs import FileSelector
 
         below = self.directory if epoch is None else f"{self.directory}/{epoch}"
@@ -172,14 +172,14 @@ class SessionStore:
             found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
         except OSError as e:
             raise self._away(f"{below} cannot be listed", e) from e
-        # There an empty object was never written: its upload was refused, and closing the stream sent what it held.
+        # In an object store an empty object is left by a refused upload: closing its stream sent what was left, nothing.
         complete = 1 if self._files.type_name in OBJECT_STORES else 0
         return [
             f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path, self.stored.key_groups)) is not None
         ]
 
     def write(self, file: File, batches: Sequence[pa.RecordBatch], about: dict[str, Any]) -> int:
-        """Put a file in its place; its bytes. `about` goes into its metadata beside what the name says."""
+        """Write a file and return its size in bytes. `about` goes into its metadata, beside the contents of its name."""
         described = {
             "format": FORMAT,
             "deployment": self.deployment,
@@ -230,7 +230,7 @@ class SessionStore:
         return values, next(iter(versions), None)
 
     def highest(self, files: Sequence[File], epoch: int) -> EventTimes:
-        """Highest event times before `epoch`: each file knows those of all earlier epochs and of its own partition."""
+        """Highest event times before `epoch`: each file has those of all earlier epochs, and those of its partition in its own epoch."""
         seen: list[EventTimes] = []
         covered: set[int] = set()
         with ThreadPoolExecutor(READERS) as pool:
@@ -248,7 +248,7 @@ class SessionStore:
             return found if about["highest_us"] is None else {ONLY: about["highest_us"]}
 
     def prune(self, epoch: int) -> None:
-        """Remove what the states after `epoch` - 2 and later do without; best effort, since the next time does it as well."""
+        """Remove the files that no state after `epoch` - 2 or later needs; best effort, since the next call tries again."""
         with contextlib.suppress(OSError, Unavailable):
             for old in superseded(self.files(), epoch - 1):
                 self._files.delete_dir(f"{self.directory}/{old}")
@@ -286,7 +286,7 @@ class SessionStore:
                     )
                 yield about, reader
         except (OSError, pa.ArrowException, ValueError, KeyError) as e:
-            if isinstance(e, OSError):  # a file cut short, or a store that went away meanwhile
+            if isinstance(e, OSError):  # a truncated file, or a store that went away meanwhile: then listing raises
                 self.files(file.epoch)
             raise StateLost(f"{path} cannot be read: {e}. {held}") from e
 

@@ -1,4 +1,4 @@
-"""A lane with a state store: before its events it brings back what its key groups lack, after END it takes what the epoch changed.
+"""A lane with a state store: before its events it restores the state that its key groups lack, after END it saves the epoch's changes.
 
 The task's answers end only when the epoch's file is in its place, so Spark commits no epoch whose state is not in the store.
 """
@@ -37,11 +37,11 @@ class StoreLane:
         self._stamp = self.sender.stamp
 
     def around(self, answers: Answers) -> Answers:
-        """The attempt's answers, between restoring and saving."""
+        """Yield the attempt's answers, between restoring and saving."""
         self.restore()
         try:
             yield from answers
-        except GeneratorExit:  # a limit: the attempt has ENDed without a trace, which is to be known too
+        except GeneratorExit:  # a limit: the store must know, too, that the attempt has ENDed without a trace
             self.save(void=True)
             raise
         self.save()
@@ -60,7 +60,7 @@ class StoreLane:
         if not files and (stamp.start_empty or stamp.since == -1 or not found.groups):
             return
         lacking = [n for n, here in zip(found.groups, found.epochs, strict=True) if not _serves(files, n, here, epoch)]
-        # To go on from the state there is, whichever epoch it is of.
+        # With start_empty, go on from the state there is, whichever its epoch.
         since = max(f.epoch for f in files) if stamp.start_empty and files else stamp.since
         values, state_version = self.store.values(files, lacking, epoch, since)
         told = event_times.fields(self.store.highest(files, epoch))
@@ -69,7 +69,7 @@ class StoreLane:
             self._ask(frame.RESTORE, batch, groups=complete, **told)
 
     def save(self, *, void: bool = False) -> None:
-        """Write what the epoch changed, or all there is: now and then, or if the epoch before is not there or of another version."""
+        """Write the epoch's changes; or all state, every `full_every` epochs, or if the epoch before is missing or of another version."""
         epoch, groups = self._stamp.epoch, self._stamp.groups
         if not groups:
             return
@@ -90,16 +90,16 @@ class StoreLane:
             epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void, self.store.stored.key_groups
         )
         self.store.write(file, batches, about)
-        if 0 in groups and (epoch - 2) % self.store.stored.full_every == 0:  # the full files of the epoch before last have come
+        if 0 in groups and (epoch - 2) % self.store.stored.full_every == 0:  # the full files of epoch - 2 are complete
             self.store.prune(epoch)
 
     def _taken(self, full: bool) -> tuple[list[pa.RecordBatch], Header]:
-        """What the epoch changed in this lane's groups, or all of it, and the last answer's header."""
+        """The epoch's changes in this lane's groups, or with `full` all their state, and the last answer's header."""
         batches, left, offset = [], list(self._stamp.groups), 0
         version = None
         while left:
             answer = self._ask(frame.STATE, groups=left, full=full, offset=offset)
-            if version not in (None, answer.header.state_version):  # updated between two of the answers
+            if version not in (None, answer.header.state_version):  # the operator was updated between two answers
                 return self._taken(full)
             version = answer.header.state_version
             batches.append(self.collector.batch(answer, ROWS))
@@ -110,7 +110,7 @@ class StoreLane:
         return batches, answer.header
 
     def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> Frame:
-        """One round trip: nothing else is under way."""
+        """Make one round trip, with nothing else under way."""
         self.collector.due()
         self.sender.push_control(kind, batch, **fields)
         self.sender.settle()
@@ -121,13 +121,13 @@ class StoreLane:
 
 
 def _serves(files: list[File], group: int, here: int, epoch: int) -> bool:
-    """Whether the instance's own state of the group, of epoch `here`, is as new as the store's: a limit kept it out of later ones."""
+    """Whether the instance's own state of the group, of epoch `here`, is as new as the store's, as a limit cut all later epochs short."""
     newest = max((f.epoch for f in files if group in f.groups and not f.void), default=-1)
     return here >= 0 and newest < epoch - 1 and here >= newest
 
 
 def _parts(values: dict[int, dict[bytes, bytes]], bound: int) -> Iterator[tuple[list[int], pa.RecordBatch]]:
-    """All rows in batches of at most `bound` bytes, each with the groups it completes; at least one, maybe of no rows."""
+    """Yield all rows in batches of at most `bound` bytes, each with the groups it completes; at least one batch, maybe without rows."""
     taken: list[Row] = []
     complete: list[int] = []
     size = 0

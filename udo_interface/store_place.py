@@ -1,6 +1,6 @@
-"""Where a state store lies: a location as Spark spells it, reached through pyarrow.fs; a file is whole under its name or not there.
+"""The location of a state store, as Spark spells it, reached through pyarrow.fs; a file is complete under its name or not there.
 
-An object store shows an object once it has been sent completely; elsewhere a draft is renamed. Nothing is appended to.
+An object store shows an object once it has been sent completely; elsewhere a draft is renamed. No file is appended to.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from udo_protocol.errors import UsageError
 if TYPE_CHECKING:
     from pyarrow import fs
 
-# Spark's names of a scheme that pyarrow has another one for.
+# Spark's names of schemes -> pyarrow's.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
-# There a file appears as a whole when it is closed, and renaming is copying.
+# Stores in which a file appears as a whole when it is closed, and renaming is copying.
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?://([^/?]*))?([/?].*)?", re.DOTALL)
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/[^/].*)", re.DOTALL)
@@ -39,7 +39,7 @@ _HINTS = {
 
 
 def located(location: str | os.PathLike[str]) -> str:
-    """The location as tasks are to use it: a URI, or an absolute path. UsageError if it is neither."""
+    """The location in the form for tasks: a URI, or an absolute path. UsageError if it cannot be either."""
     text = os.fspath(location)
     if not isinstance(text, str) or not text.strip():
         raise UsageError(f"store= expects a directory's path or URI, such as the query's checkpointLocation + '/udo', got {location!r}")
@@ -63,12 +63,12 @@ def located(location: str | os.PathLike[str]) -> str:
 
 @functools.lru_cache(maxsize=16)
 def reached(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a location from `located`, and the directory there. UsageError if pyarrow has no way to it.
+    """The file system of a location from `located`, and the directory there. UsageError if pyarrow cannot reach it.
 
-    The path is taken as it stands, like Spark's: `%20` is no space, and a space need not be encoded. What follows `?` are
+    The path is taken literally, as by Spark: `%20` is no space, and a space need not be encoded. The text after `?` is
     pyarrow's options.
     """
-    from pyarrow import fs  # only here: tasks without a store do not wait for it
+    from pyarrow import fs  # not at the top: tasks without a store need not wait for it
 
     if (uri := _URI.fullmatch(location)) is None:
         return fs.LocalFileSystem(), location
@@ -98,7 +98,7 @@ def require_writable(location: str) -> None:
 
 
 def put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
-    """All or nothing under that name."""
+    """Write a file under that name, all of it or nothing."""
     draft = path
     if files.type_name not in OBJECT_STORES:
         files.create_dir(path.rpartition("/")[0])
@@ -110,7 +110,7 @@ def put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
 
 
 def unusable(location: str, e: Exception) -> UsageError:
-    """Says why, in one line, and what is to be done."""
+    """An error that says why, in one line, and what is expected."""
     return UsageError(
         f"store={location!r} cannot be used: {first_line(e)}. Expected a directory that the driver and the executors may write to: a path, "
         f"or a URI that pyarrow.fs reaches{hint(location)}"
@@ -118,11 +118,11 @@ def unusable(location: str, e: Exception) -> UsageError:
 
 
 def first_line(e: Exception) -> str:
-    """Of an error's text; that of a missing libjvm has seventy lines."""
+    """The first line of an error's text; the text for a missing libjvm has seventy."""
     return (str(e).splitlines() or [repr(e)])[0].rstrip(".")
 
 
 def hint(location: str) -> str:
-    """What such a location takes, to be put behind a sentence."""
+    """The requirements of such a location, in the form of an addition to a sentence."""
     told = _HINTS.get(location.partition("://")[0])
     return f"; {told}" if told else ""

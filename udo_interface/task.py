@@ -1,4 +1,4 @@
-"""What runs inside a Spark task: reads the task's context, opens a lane, exchanges batches, closes the lane.
+"""The code inside a Spark task: reads the task's context, opens a lane, exchanges batches, closes the lane.
 
 Objects here are pickled by the driver and carry plain values only; everything that connects is made in the task.
 """
@@ -41,7 +41,7 @@ _GROUP = pa.field(GROUP_COLUMN, pa.int32())
 
 @dataclass(frozen=True)
 class Keys:
-    """How a keyed call is laid out: over how many partitions, and which call in the query's plan it is."""
+    """The layout of a keyed call: the number of its partitions, and the id of the call in the query's plan."""
 
     partitions: int
     call: str
@@ -71,16 +71,16 @@ class Task:
     delivered: bytes
     node_wait: str | None = None
     tls: str | None = None  # folder of certificates on the task's host
-    never_null: tuple[str, ...] = ()  # of `keep`
-    columns: tuple[str, ...] = ()  # what those of the batches are called, where Spark gives them other names
+    never_null: tuple[str, ...] = ()  # columns of `keep` that hold no nulls
+    columns: tuple[str, ...] = ()  # the batches' real column names, where Spark was given other names
 
     def sent(self) -> pa.Schema:
-        """What travels to the operator: the columns of its input, and of a keyed call the key group."""
+        """The schema of the events sent to the operator: its input columns, and for a keyed call the key group."""
         schema = from_ipc(self.input)
         return schema.append(_GROUP) if self.keyed else schema
 
     def named(self) -> NamedTask:
-        """`arrow` as Spark's plan and UI are to show it."""
+        """`arrow` under the name that Spark's plan and UI show."""
         return NamedTask(self, self.deployment)
 
     def arrow(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -105,7 +105,7 @@ class Task:
     def _unmarked(
         self, keys: Keys, of: Evaluation, batches: Iterator[pa.RecordBatch]
     ) -> tuple[Evaluation | None, Iterator[pa.RecordBatch]]:
-        """Which partition this is, of which epoch; None if nothing is to be done."""
+        """Return the evaluation of this partition (None if there is nothing to do), and its rows."""
         if keys.lasting and not of.query:
             raise UsageError(
                 f"{self.what} keeps state, and Spark does not tell this task which streaming query it works for: another thread than the "
@@ -158,7 +158,7 @@ class Task:
         self, lanes: list[tuple[Sender, Collector]], opened: Opened, given: Iterator[tuple[pa.RecordBatch, Any]], interleave: bool
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
         place = opened.place
-        if self.keyed is not None and self.keyed.stored is None:  # also in one slot: there may be more before it ends
+        if self.keyed is not None and self.keyed.stored is None:  # also with one slot: there may be more before the attempt ends
             split = SplitExchange(lanes, opened.group_slots or (0,), place.window_frames, open_lane=opened.open_lane)
             return split.run(given, interleave=interleave)
         ((sender, collector),) = lanes
@@ -169,7 +169,7 @@ class Task:
         return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.plan).around(answers)
 
     def request(self, of: Evaluation | None) -> Request:
-        """The lane request of the task this runs in, for the partition of that evaluation."""
+        """The lane request of the current task, for the partition of that evaluation."""
         context = TaskContext.get()
         if context is None or of is None:
             return Request(self.deployment, self.app, uid=self.uid, pin_epoch=self.pin_epoch, epoch=0, window=self.window)
@@ -178,7 +178,7 @@ class Task:
             require_synchronous(context, self.what, marked=of.asynchronous)
             session = f"{session}.{self.uid}" if self.uid else session
             run = of.run or (run_of_task(context, self.what) if of.query else "")
-            # An RDD's partition is one group by itself: its keys come from nowhere else.
+            # An RDD's partition is one group by itself: its keys occur in no other partition.
             count = self.keyed.partitions
             groups = groups_of(of.partition, count, self.keyed.key_groups) if count else [of.partition]
             keyed = KeyedCall(
@@ -253,7 +253,7 @@ class NamedTask:
 
 
 def _plainly(answers: Iterator[T]) -> Iterator[T]:
-    """Errors that say all there is to say, without our own frames on top of them: Spark shows the whole traceback to its user."""
+    """Strip our own frames from errors, whose text says everything: Spark shows the whole traceback to its user."""
     try:
         yield from answers
     except UdoError as e:

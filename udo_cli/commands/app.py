@@ -152,7 +152,7 @@ def _given(options: Json) -> Json:
 
 
 def _from_file(path: Path) -> Json:
-    """The entries of a TOML file. UsageError names what it does not know."""
+    """The entries of a TOML file. UsageError names the first unknown entry."""
     import tomllib
 
     from udo_protocol.errors import UsageError

@@ -23,6 +23,6 @@ def command(shell: str) -> None:
 
     made = get_completion_class(shell)
     assert made is not None, f"click knows {shell}"
-    if shell == "bash":  # else NAME@VERSION would be three words to it
+    if shell == "bash":  # else bash would take NAME@VERSION for three words
         click.echo('COMP_WORDBREAKS="${COMP_WORDBREAKS//@/}"')
     click.echo(made(cli, {}, "udo", "_UDO_COMPLETE").source())

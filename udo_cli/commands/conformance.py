@@ -71,4 +71,4 @@ def command(command: tuple[str, ...], only: str, timeout_s: float, as_json: bool
         raise click.exceptions.Exit(ExitCode.OPERATOR)
 
 
-command.allow_interspersed_args = False  # what stands behind COMMAND is COMMAND's
+command.allow_interspersed_args = False  # options after COMMAND are COMMAND's

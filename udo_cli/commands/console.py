@@ -1,4 +1,4 @@
-"""`udo console`: where the registry's pages are."""
+"""`udo console`: the address of the registry's pages."""
 
 from __future__ import annotations
 

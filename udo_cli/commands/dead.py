@@ -145,7 +145,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
             node.amend_dead_letter(deployment, letter.id, f.code, f.message, f.traceback)
             output.say(f"{letter.id}: {f.message}")
     _deliver([(letter, answers) for _, letter, answers in answered], file, as_json)
-    # After the answers have been written, so that none is lost if that fails.
+    # Dropped only after the answers have been written, so that no letter is lost if writing fails.
     for node, some in _by_node([(node, letter) for node, letter, _ in answered]):
         node.drop_dead_letters(deployment, some)
     output.say(f"{deployment}: {len(answered)} answered, {len(failed)} failed again")
@@ -185,7 +185,7 @@ def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bo
 
 
 def _letters(address: str | None, deployment: str, ids: tuple[str, ...] = (), **what: bool) -> list[tuple[NodeClient, pb.DeadLetter]]:
-    """Each with its node, oldest first. Says which nodes were not asked. what: see NodeClient.dead_letters."""
+    """Dead letters with their nodes, oldest first. Names the nodes that were not asked. `what`: see NodeClient.dead_letters."""
     from udo_cli import output, usage
 
     replies, silent = usage.ask_all(address, lambda node: list(node.dead_letters(deployment, ids, **what)))
@@ -195,7 +195,7 @@ def _letters(address: str | None, deployment: str, ids: tuple[str, ...] = (), **
 
 
 def _chosen(address: str | None, deployment: str, ids: tuple[str, ...], **what: bool) -> list[tuple[NodeClient, pb.DeadLetter]]:
-    """The dead letters with these id prefixes, each of exactly one letter; without ids all; oldest first."""
+    """The dead letters with these id prefixes, each of which must name exactly one; all without ids; oldest first."""
     from udo_protocol.errors import NotFound, UsageError
 
     found = _letters(address, deployment, ids, **what)

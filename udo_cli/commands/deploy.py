@@ -118,7 +118,7 @@ def command(
 
 
 def _notices(found: dict[str, Any], live: list[str]) -> list[str]:
-    """What a user should know about this deployment on these nodes."""
+    """Notices for the user about this deployment on these nodes."""
     if not found["manifest"].get("key") or len(live) < 2 or found["placement"]:
         return []
     return [

@@ -50,7 +50,7 @@ def command(
     from udo_cli import dev, output
     from udo_protocol.errors import by_code
 
-    given.file_contents(files)  # what is wrong with them is told at once
+    given.file_contents(files)  # errors in them are reported at once
     known = dev.Given(given.environment(env), given.secret_values(secrets), given.file_paths(files))
     say = (lambda _: None) if as_json else output.say
     work = dev.DevRound(directory, events, name, known, live=not samples_only, say=say)

@@ -1,4 +1,4 @@
-"""`udo events`: what a node's controllers, or an application's manager, decided about slots, why, and what became of it."""
+"""`udo events`: the decisions of a node's controllers, or of an application's manager, about slots, with reasons and outcomes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def command(ctx: click.Context, deployment: str, last: int, everything: bool, re
 
 
 def _of_application(name: str) -> list[Json] | None:
-    """The journal of the application of that name, from the registry; None if there is none, or the registry is away."""
+    """The journal of the application with that name, from the registry; None if there is no such application, or the registry is away."""
     from udo_cli import remote
     from udo_protocol.errors import NotFound, Unavailable
 
@@ -104,7 +104,7 @@ def _shown(row: Json) -> tuple[str, ...]:
 
 
 def replayed(told: Iterable[pb.DecisionLines]) -> Json:
-    """{decisions, segments, same, differing: [{deployment, segment, number, recorded, now}]} of all segments."""
+    """Replay all segments: {decisions, segments, same, differing: [{deployment, segment, number, recorded, now}]}."""
     from dataclasses import asdict
 
     from elasticity.scaling import journal

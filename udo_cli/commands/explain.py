@@ -72,7 +72,7 @@ def command(deployment: str, rules: Path | None, print_rules: bool, address: str
 
 
 def explained(told: pb.SignalsReply, deployment: str, model: Model, rules: str) -> dict[str, Any]:
-    """What `--json` prints: load, verdict, inputs and fired rules are null while a slot has no figures, which `missing` names."""
+    """The output of `--json`: load, verdict, inputs and fired rules are null while a slot has no figures; `missing` names such slots."""
     from elasticity.bottleneck import fuzzy, signals
 
     seen = {s.slot: _sample(s) for s in told.slots if not s.missing}
@@ -102,7 +102,7 @@ def explained(told: pb.SignalsReply, deployment: str, model: Model, rules: str) 
 def _sample(s: pb.SlotSignals) -> SlotSample:
     from elasticity.bottleneck.signals import SlotSample
 
-    # An instance never waits for room: a lane bounds what it has under way before it pushes.
+    # An instance never waits for room: a lane bounds its frames under way before it pushes.
     return SlotSample(s.cpu, s.memory, s.busy, blocked=0.0, arrivals=s.arrivals, answers=s.answers, backlog=s.backlog)
 
 

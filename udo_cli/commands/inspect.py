@@ -48,7 +48,7 @@ def command(reference: str, as_json: bool) -> None:
 
 
 def _version(api: Registry, name: str, ref: str) -> dict[str, Any]:
-    """The version, with what is attached to its image and who uses it."""
+    """The version, with its annotations, provenance, signatures and users."""
     from udo_cli import usage
     from udo_cli.packing.provenance import PROVENANCE_TYPE
     from udo_protocol.registry import signing

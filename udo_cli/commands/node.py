@@ -19,7 +19,7 @@ udo node drain b
 udo node capabilities
 """
 NODE_COLUMNS = ("NODE", "STATE", "DRIVER", "ADDRESS", "METRICS", "ROUND TRIP MS TO")
-# In the order of docs/sandbox.md.
+# Capabilities in the order of docs/sandbox.md.
 CAPABILITIES = {
     "isolates_network": "reaches no network",
     "opens_endpoints": "except endpoints that it requests and the node allows",
@@ -134,7 +134,7 @@ def ls(as_json: bool) -> None:
 
 
 def node_row(n: dict[str, Any]) -> tuple[str, ...]:
-    """The row of a node. Its address is HOST:SOCKET; for metrics on a loopback address it says which host can read them."""
+    """The row of a node. Its address is HOST:SOCKET; for metrics on a loopback address the row names the host that can read them."""
     host = n["address"].rpartition(":")[0]
     metrics = n["metrics_address"]
     near = f" (on {host} only)" if host and urlsplit(metrics).hostname in ("127.0.0.1", "localhost", "::1") else ""

@@ -124,7 +124,7 @@ def command(
 
 
 def _check(packed: Packed, code: Path, samples: Path | None, config: TrialConfig) -> None:
-    """OperatorError or SchemaError if it does not answer its samples, or cannot be imported."""
+    """OperatorError or SchemaError if the operator does not answer its samples, or, without samples, cannot be imported."""
     from udo_cli import events, output
     from udo_cli.packing import isolated, tried
     from udo_protocol.errors import OperatorError, SchemaError

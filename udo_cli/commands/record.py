@@ -1,4 +1,4 @@
-"""`udo record`: records the input of a deployment in a file, on which `udo test --replay` runs a local version."""
+"""`udo record`: record the input of a deployment in a file, on which `udo test --replay` runs a local version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
     interrupts: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
-        if interrupts:  # the node sends nothing, so end at once, without a file
+        if interrupts:  # a second Ctrl-C: the node sends nothing, so end at once, without a file
             raise KeyboardInterrupt
         interrupts.append(number)
 

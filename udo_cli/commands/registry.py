@@ -73,7 +73,7 @@ def command(
     folder = data or CliSettings().local.registry
     arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or (shared or folder) / "token")]
     arguments += ["--shared", str(shared)] if shared else []
-    if database and ctx.get_parameter_source("database") is not ParameterSource.ENVIRONMENT:  # the process has that as well
+    if database and ctx.get_parameter_source("database") is not ParameterSource.ENVIRONMENT:  # the new process inherits the variable
         arguments += ["--database", database]
     arguments += ["--trusted-keys", str(trusted_keys.absolute())] if trusted_keys else []
     arguments += ["--tls", str(tls.absolute())] if tls else []

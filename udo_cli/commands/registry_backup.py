@@ -1,4 +1,4 @@
-"""`udo registry backup` and `restore`: all that a registry has in one file, and back."""
+"""`udo registry backup` and `restore`: all data of a registry in one file, and back."""
 
 from __future__ import annotations
 

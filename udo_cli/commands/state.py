@@ -217,13 +217,13 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
 
 
 def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:
-    """The session of that name, or the only one with that prefix."""
+    """The session with that name, or the only one with that prefix."""
     there = {s.session: s for s in node.sessions(deployment).sessions}
     return there[_one(deployment, text, list(there), "on this node")]
 
 
 def _one(deployment: str, text: str, there: list[str], where: str) -> str:
-    """The name among `there` that is `text`, or the only one with that prefix. NotFound, or UsageError if there are several."""
+    """The name among `there` that equals `text`, or the only one with that prefix. NotFound; UsageError if there are several."""
     from udo_protocol.errors import UsageError
 
     near = [text] if text in there else [s for s in there if s.startswith(text)]

@@ -1,4 +1,4 @@
-"""`udo status`: registry, nodes, deployments, the slots of this host's node, and what does not answer."""
+"""`udo status`: registry, nodes, deployments, the slots of this host's node, and the parts that do not answer."""
 
 from __future__ import annotations
 
@@ -136,19 +136,19 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _said(n: dict[str, Any]) -> tuple[str, ...]:
-    """The columns for what a node last reported of a deployment; empty `n`: no node has reported."""
+    """The columns for a node's last report about a deployment; empty `n`: no node has reported."""
     if not n:
         return ("", "", "no node has reported", "")
     return (n["node"], n["version"], f"away since {n['away_since']}" if n["away_since"] else n["state"], n["detail"])
 
 
 def _role(slot: Mapping[str, Any]) -> str:
-    """Its state; that of a slot which stands ready for a scale-out says so."""
+    """A slot's state, with a remark if the slot stands ready for a scale-out."""
     return f"{slot['state']} (prepared)" if slot["pinned"] == "prepared" else str(slot["state"])
 
 
 def _running(update: dict[str, Any]) -> str:
-    """An update that is under way, in a line."""
+    """An update under way, in one line."""
     if update["state"] != "canary":
         return f"being updated to {update['to_version']}: {update['state']}"
     return f"canary of {update['to_version']}: {update['detail']}"

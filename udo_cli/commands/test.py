@@ -15,7 +15,7 @@ from udo_cli.exits import ExitCode
 if TYPE_CHECKING:
     from udo_cli.packing.tried import Trial, TrialConfig
 
-# The last epochs that are shown; all with --json.
+# Epochs shown at most, the last ones; --json shows all.
 _EPOCHS = 20
 
 EXAMPLES = """
@@ -108,7 +108,7 @@ def command(
 
 
 def _image(directory: Path, source: str, events: Path | None, batch_rows: int, told: TrialConfig, as_json: bool) -> None:
-    """`udo test --image`."""
+    """Run a whole image on sample events, for `udo test --image`."""
     from udo_cli import events as samples
     from udo_cli import output
     from udo_cli.packing import archive, build, contained, image

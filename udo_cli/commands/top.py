@@ -73,7 +73,7 @@ def command(interval_s: float, once: bool, address: str | None, as_json: bool) -
 
 
 def row(s: dict[str, Any]) -> tuple[str, ...]:
-    """One slot under COLUMNS."""
+    """The cells of one slot, in the order of COLUMNS."""
     from udo_cli.output import size
 
     return (

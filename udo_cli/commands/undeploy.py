@@ -40,7 +40,7 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 
 
 def _held(api: Registry, name: str) -> list[str]:
-    """Its state and dead letters on live nodes, in words; a node that cannot be asked from here is named, too."""
+    """The deployment's state and dead letters on live nodes, in words; nodes that cannot be asked from here are named, too."""
     from udo_cli import usage
     from udo_protocol.errors import NotFound, SlotBroken, Unavailable
     from udo_protocol.state.dead_letters import FAIL

@@ -137,7 +137,7 @@ def command(
 
 
 def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: tuple[str, ...]) -> None:
-    """Add to `change` that the variables, secrets and files in `unset` are removed."""
+    """Add the removal of the variables, secrets and files in `unset` to `change`."""
     from udo_protocol.errors import NotFound
 
     for name in unset:

@@ -47,7 +47,7 @@ def _row(d: Any, node: str) -> Json:
 
 
 def summed(told: list[Json]) -> list[Json]:
-    """One for each deployment, by name: the sums over its nodes, and the nodes."""
+    """One entry for each deployment, by name: the sums over its nodes, and the nodes."""
     found = list[Json]()
     for name in sorted({t["deployment"] for t in told}):
         of_it = [t for t in told if t["deployment"] == name]

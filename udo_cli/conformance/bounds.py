@@ -1,4 +1,4 @@
-"""Cases: an answer is at most as large as Start allows; a larger one is a Failure that says so, before all of it is there."""
+"""Cases: an answer is at most as large as Start allows; a larger one is a Failure that says so, before the whole answer is built."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from udo_cli.conformance.player import KEYED, AnsweredFailure, Known, Mismatch, 
 from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, N, answers, events, keyed
 from udo_protocol.proto import operator_pb2 as pb
 
-# Small, so that little has to be sent; but more than the smallest table that lies in shared memory.
+# Small, so that little has to be sent, but above the size from which tables lie in shared memory.
 BOUND = 256 << 10
-# So many bytes of values leave room for what else a table has: which are null, where each begins, what the message says of it.
+# Bytes of values that leave room for the rest of a table: validity bits, offsets, and the table's entry in the message.
 _BELOW = BOUND * 15 // 16
-# A number, and values of some 100 bytes of each type that is counted in its own way.
+# A number, and values of some 100 bytes for each type whose size is counted in its own way.
 _VALUES: list[tuple[pa.DataType, Any]] = [
     (pa.int64(), 7),
     (pa.string(), "x" * 96),

@@ -13,18 +13,18 @@ from udo_cli.conformance.player import Player
 
 
 class Open(Protocol):
-    """open(role, ...) -> a started process in that role, which is ended behind the `with`."""
+    """open(role, ...) -> a started process in that role, which is ended after the `with`."""
 
     def __call__(
         self, role: str, schemas: tuple[pa.Schema, pa.Schema] | None = None, keyed: dict[str, Any] | None = None, **env: str
     ) -> AbstractContextManager[Player]:
-        """`schemas` None: not yet greeted."""
+        """`schemas` None: the handshake is left to the case."""
         ...
 
 
 @dataclass(frozen=True)
 class Case:
-    """A part of the protocol, what is to be seen, and what tries it."""
+    """A part of the protocol, the behaviour that is expected, and the function that tests it."""
 
     part: str
     title: str
@@ -35,7 +35,7 @@ CASES: list[Case] = []
 
 
 def case(part: str, title: str) -> Callable[[Callable[[Open], None]], Callable[[Open], None]]:
-    """Enter a case."""
+    """Decorator: enter the function as a case."""
 
     def enter(run: Callable[[Open], None]) -> Callable[[Open], None]:
         CASES.append(Case(part, title, run))

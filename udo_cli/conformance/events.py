@@ -17,9 +17,9 @@ from udo_protocol.errors import WaitTimeout
 from udo_protocol.proto import operator_pb2 as pb
 
 BOTH = (EVENTS, N)
-# A frame that hangs is given up after this time.
+# Time after which a hanging frame is given up.
 _HANGS_S = 1.0
-# What the operator may take beyond what it had; far below what a machine for tests has.
+# Memory that the operator may take in addition; far below the memory of a machine for tests.
 _MEMORY_BYTES = 256 << 20
 _LOOK_S = 0.02
 
@@ -113,7 +113,7 @@ def memory(open_: Open) -> None:
 
 @contextmanager
 def limited(p: Player) -> Iterator[None]:
-    """Its process is killed if it takes much memory, as a node does with an operator beyond its limit."""
+    """Kill the player's process if it takes much memory, as a node kills an operator beyond its limit."""
     over = Event()
     watch = Thread(target=_kill_above, args=(p, over), daemon=True)
     watch.start()

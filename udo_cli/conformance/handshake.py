@@ -12,7 +12,7 @@ from udo_cli.conformance.player import KEYED, STOP_S, AnsweredFailure, Mismatch,
 from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, N, events
 from udo_protocol.proto import operator_pb2 as pb
 
-# Field 1000, a number: no version of the protocol has it.
+# Field 1000, a number, which no version of the protocol has.
 _UNKNOWN = bytes([0xC0, 0x3E, 0x07])
 BOTH = (EVENTS, N)
 
@@ -138,6 +138,6 @@ def signals(open_: Open) -> None:
 
 
 def leaves(pid: int) -> list[int]:
-    """The processes that were started last: a shell around them need not ignore signals."""
+    """The processes without children: a shell around them need not ignore signals."""
     first = psutil.Process(pid)
     return [p.pid for p in (first, *first.children(recursive=True)) if not p.children()]

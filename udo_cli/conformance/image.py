@@ -1,7 +1,7 @@
-"""A conformance operator as an image: started as a node would, in the sandbox that its process driver would use on this machine.
+"""A conformance operator as an image: started as on a node, in the sandbox that a node's process driver would use on this machine.
 
-An operator version, pushed or in an OCI archive or layout, is unpacked. A whole image, without a layer of code, takes a Docker daemon
-that has it; one in the registry is refused, since what a node starts of it is not an operator but an instance.
+An operator version, pushed or in an OCI archive or layout, is unpacked. A whole image, without a layer of code, needs a Docker daemon
+that has it; a whole image in the registry is refused, since a node starts it as an instance, not as an operator.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from udo_protocol.errors import UsageError
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.content import digest_of, parse_json
 
-# Whom a container runs as if this process is root, as a node's.
+# The user that a container runs as if this process is root, as on a node.
 _UNPRIVILEGED = 65532
 
 
 def is_image(word: str) -> bool:
-    """Whether it names an image and no program: NAME@VERSION, a file or folder that cannot be started, or a name with a tag."""
+    """Whether the word names an image and no program: NAME@VERSION, a file or folder that cannot be started, or a name with a tag."""
     return shutil.which(word) is None and ("@" in word or ":" in word or Path(word).exists())
 
 
 @contextmanager
 def starting(reference: str) -> Iterator[Starting]:
-    """How the operator in this image is started, while the block lasts. UsageError if it does not speak the operator protocol."""
+    """The function that starts the image's operator, valid within the block. UsageError if it does not speak the operator protocol."""
     with tempfile.TemporaryDirectory(prefix="udo-conformance-") as name:
         yield _in_sandbox(_unpacked(reference, Path(name)), Path(name)) if _is_kept(reference) else _in_docker(reference)
 
 
 def _is_kept(reference: str) -> bool:
-    """Whether it lies in the registry or in a file, and is not the name of an image of the Docker daemon."""
+    """Whether the image is in the registry or in a file, and not only in the Docker daemon."""
     return "@" in reference or Path(reference).exists()
 
 
@@ -121,7 +121,7 @@ def _in_sandbox(image: OperatorImage, work: Path) -> Starting:
 
 
 def _in_docker(reference: str) -> Starting:
-    """Its own ENTRYPOINT and CMD, in a container as of the Docker driver."""
+    """Start the image by its own ENTRYPOINT and CMD, in a container such as the Docker driver's."""
     with archive.of_daemon(reference) as image:
         config = image.attrs["Config"]
         if MANIFEST_LABEL in (config.get("Labels") or {}):

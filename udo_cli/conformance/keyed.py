@@ -91,7 +91,7 @@ def golden(open_: Open) -> None:
 
 
 def _golden() -> list[dict[str, str]]:
-    """From the installed package, or from the sources beside it."""
+    """The golden states, from the installed package or from the sources beside it."""
     installed = resources.files("udo_cli") / "_conformance" / "state.json"
     source = Path(__file__).parents[2] / "runtimes" / "conformance" / "state.json"
     return json.loads((installed if installed.is_file() else source).read_text("utf-8"))  # type: ignore[no-any-return]

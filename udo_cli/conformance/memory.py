@@ -1,4 +1,4 @@
-"""Cases: large tables, through memory that is shared with the operator's process where it can share, and through the socket."""
+"""Cases: large tables, through memory shared with the operator's process if it can share, and through the socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udo_protocol.proto import operator_pb2 as pb
 # Enough for each of their tables to be large.
 _ROWS, _KEYS = 30_000, 2_000
 _BOTH = (N, N)
-# Offset and bytes: behind the requests' half, over its end, so that they add up to a small number, and so that neither is a signed one.
+# (offset, bytes): after the shared memory; across the end of the requests' half; with a sum that overflows; too large for a signed number.
 _OUTSIDE = ((2 * HALF_BYTES, 64), (HALF_BYTES - 64, HALF_BYTES), (2**64 - 64, 128), (64, 2**63))
 
 
@@ -51,7 +51,7 @@ def outside(open_: Open) -> None:
         for at, size in places:
             with open_("forward") as p:
                 p.start(_BOTH, shares=shares)
-                if p.shares == shares:  # one that cannot share has only the other case
+                if p.shares == shares:  # an operator that cannot share has only the other case
                     _refused(p, at, size)
 
 

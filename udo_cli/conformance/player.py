@@ -1,4 +1,4 @@
-"""The engine's end of the operator protocol, played for one process: each message is sent as a case wants it, each reply is validated."""
+"""The engine's end of the operator protocol, played for one process: sends each message as a case wants it, and validates each reply."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
 
-# (directory of the process, variables for it) -> how it is started.
+# (directory of the process, variables for it) -> its launch.
 Starting = Callable[[str, Mapping[str, str]], Launch]
 Rows = list[dict[str, Any]]
 Table = tuple[int, pa.RecordBatch]
-# A keyed manifest, as the conformance operator's columns have it.
+# The keyed part of a manifest, for the conformance operator's columns.
 KEYED = {"columns": ["k"], "time_column": "at", "state_version": 2, "migrates_from": [1]}
-# An open that takes longer is not one to wait for (a JVM takes half a second).
+# Bound of an operator's start (a JVM takes half a second).
 _OPEN_S = 60.0
-# To leave in peace.
+# Time for the process to end by itself.
 STOP_S = 10.0
 
 
 class Mismatch(Exception):
-    """The operator did something else than the case asks for."""
+    """The operator's behaviour differs from the case's."""
 
 
 class AnsweredFailure(Exception):
-    """It answered Failure."""
+    """The operator answered Failure."""
 
     def __init__(self, failure: pb.Failure) -> None:
         super().__init__(f"Failure {failure.type}: {failure.message}")
@@ -46,14 +46,14 @@ class AnsweredFailure(Exception):
 
 
 def require(what: str, want: object, got: object) -> None:
-    """Mismatch unless they are equal."""
+    """Mismatch unless `want` and `got` are equal."""
     if want != got:
         raise Mismatch(f"{what}: expected {want!r:.400}, got {got!r:.400}")
 
 
 @dataclass(frozen=True)
 class Known:
-    """A key, its packed state, and when this expires."""
+    """A key, its packed state, and the time at which the state expires."""
 
     key: Any
     state: bytes | None = None
@@ -62,7 +62,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Answer:
-    """A validated answer: rows; by row of KEYS the new packed state and when it expires; timers as (row of KEYS, µs)."""
+    """A validated answer: rows; by row of KEYS the new packed state and its expiration; timers as (row of KEYS, µs)."""
 
     rows: pa.RecordBatch
     states: dict[int, tuple[bytes | None, int | None]] = field(default_factory=dict)
@@ -70,12 +70,12 @@ class Answer:
 
     @property
     def values(self) -> dict[int, Any]:
-        """The states as Python has them, by row."""
+        """The unpacked states, by row."""
         return {row: None if state is None else unpack(state) for row, (state, _) in sorted(self.states.items())}
 
 
 def starting(command: Sequence[str]) -> Starting:
-    """A program of this machine as it is, in this folder and environment."""
+    """Start a program of this machine without isolation, in the current folder and environment."""
     return lambda directory, env: Launch(tuple(command), os.getcwd(), directory, {**os.environ, **env})
 
 
@@ -87,7 +87,7 @@ class Player:
         self._directory = tempfile.TemporaryDirectory(prefix="udo-conformance-", ignore_cleanup_errors=True)
         try:
             self.process = Process(start(self._directory.name, {**env, "UDO_CONFORMANCE": role}))
-        except BaseException:  # nobody has a player to close yet
+        except BaseException:  # the caller has no player to close yet
             self._directory.cleanup()
             raise
         self.logs: list[tuple[int, str]] = []
@@ -95,7 +95,7 @@ class Player:
         self._id = 0
 
     def hello(self) -> pb.Hello:
-        """Its first message."""
+        """Return the operator's first message."""
         deadline = time.monotonic() + _OPEN_S
         self._wire = Wire(self.process.accept(deadline), DEFAULT.answer_bytes)
         first = self._wire.receive(deadline).message
@@ -112,7 +112,7 @@ class Player:
         shares: bool = True,
         answer_bytes: int = DEFAULT.answer_bytes,
     ) -> None:
-        """Hello, Start and Ready. `unknown`: serialised fields that no version knows; `shares`: memory, if both sides can."""
+        """Exchange Hello, Start and Ready. `unknown`: serialised fields that no version knows; `shares`: memory, if both sides can."""
         require("whether it speaks version 1", True, (hello := self.hello()).oldest <= 1 <= hello.newest)
         self._schemas = schemas
         message = start_message(schemas, keyed, Context("conformance", "1"))
@@ -127,17 +127,17 @@ class Player:
         require("the reply to Start", "ready", reply.message.WhichOneof("kind"))
 
     def ask(self, message: pb.Message, tables: Sequence[Table] = (), deadline: float | None = None) -> Received:
-        """Its reply; AnsweredFailure if that is a Failure."""
+        """Send a request and return the reply; AnsweredFailure if the reply is a Failure."""
         self.send(message, tables)
         return self.reply(deadline)
 
     def send(self, message: pb.Message, tables: Sequence[Table] = ()) -> None:
-        """Send a request and do not wait."""
+        """Send a request without waiting for the reply."""
         message.ClearField("parts")
         self.send_bare(message, tables)
 
     def send_bare(self, message: pb.Message, tables: Sequence[Table] = ()) -> None:
-        """The same, with the parts that the message has already."""
+        """As `send`, but keep the parts that the message has already."""
         assert self._wire is not None
         self._id += 1
         message.id = self._id
@@ -149,7 +149,7 @@ class Player:
         return self._wire is not None and self._wire.shared is not None
 
     def reply(self, deadline: float | None = None, number: int = 0) -> Received:
-        """The next reply, which is to the last request, or to request `number`."""
+        """The next reply, which must be to the last request, or to request `number`."""
         assert self._wire is not None
         while True:
             reply = self._wire.receive(deadline or time.monotonic() + self._timeout_s)
@@ -169,7 +169,7 @@ class Player:
         return self.answered(pb.Data(), [(pb.Part.EVENTS, batch)], 0).rows
 
     def fails(self, batch: pa.RecordBatch) -> pb.Failure:
-        """The Failure that it answers to stateless events."""
+        """The Failure that the operator answers to stateless events."""
         try:
             rows = self.data(batch)
         except AnsweredFailure as e:
@@ -179,11 +179,11 @@ class Player:
     # -- keyed -------------------------------------------------------------------------------------------------------
 
     def keyed(self, batch: pa.RecordBatch, keys: Sequence[Known], watermark_us: int | None = None) -> Answer:
-        """The answer to events, whose column `k` is one of the keys."""
+        """The answer to keyed events; each value of their column `k` is one of `keys`."""
         return self.answered(pb.Data(watermark_us=watermark_us), keyed_tables(batch, keys), len(keys))
 
     def answered(self, data: pb.Data, tables: Sequence[Table], keys: int) -> Answer:
-        """The answer to a request that is made already."""
+        """The answer to a request from these parts."""
         return self._answer(self.ask(pb.Message(data=data), tables), keys)
 
     def rehearsed(self, tables: Sequence[Table], keys: int) -> Answer:
@@ -211,13 +211,13 @@ class Player:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop, Bye, and it ends by itself with status 0."""
+        """Send Stop; the operator must answer Bye and end by itself with status 0."""
         reply = self.ask(pb.Message(stop=pb.Stop(deadline_ms=int(STOP_S * 1000))))
         require("the reply to Stop", "bye", reply.message.WhichOneof("kind"))
         require("how it ended", "ended with exit status 0", self.process.end(STOP_S))
 
     def hang_up(self) -> None:
-        """Close the connection; the operator goes on running."""
+        """Close the connection without ending the process."""
         assert self._wire is not None
         self._wire.close()
         self._wire = None
@@ -231,7 +231,7 @@ class Player:
 
 
 def keyed_tables(batch: pa.RecordBatch, keys: Sequence[Known]) -> list[Table]:
-    """EVENTS, INDEX and KEYS."""
+    """The tables EVENTS, INDEX and KEYS of a request."""
     rows = {known.key: row for row, known in enumerate(keys)}
     index = pa.RecordBatch.from_pydict({"key": [rows[k] for k in batch.column("k").to_pylist()]}, schema=INDEX)
     return [(pb.Part.EVENTS, batch), (pb.Part.INDEX, index), (pb.Part.KEYS, _keys(keys))]
@@ -243,7 +243,7 @@ def _keys(keys: Sequence[Known]) -> pa.RecordBatch:
 
 
 def said(e: Exception) -> str:
-    """Why a case failed."""
+    """The reason why a case failed, in words."""
     match e:
         case Mismatch() | AnsweredFailure():
             return str(e)

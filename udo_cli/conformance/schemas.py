@@ -1,4 +1,4 @@
-"""The columns of the conformance operator's roles, and events of them."""
+"""The columns of the conformance operator's roles, and events with these columns."""
 
 from __future__ import annotations
 

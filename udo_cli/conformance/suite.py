@@ -21,28 +21,28 @@ from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, KEYED_IN, N
 from udo_protocol.errors import UdoError
 from udo_protocol.proto import operator_pb2 as pb
 
-# They enter their cases, in this order.
+# Importing the modules enters their cases, in this order.
 for _part in ("handshake", "types", "memory", "events", "keyed", "bounds"):
     import_module(f"udo_cli.conformance.{_part}")
-# Of each kind of frame: a JVM has compiled what it needs by then.
+# Frames of each kind before the measurement, after which a JVM has compiled its code, and frames measured.
 _WARM, _FRAMES = 20, 30
 _ROWS, _KEYS = 10_000, 1_000
-# Of what a process wrote, with a case that failed.
+# The end of a process's output that is shown with a failed case.
 _LINES_CHARS = 2_000
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of one case; `why` is empty if it passed."""
+    """The result of one case; `why` is empty if it passed."""
 
     case: Case
     took_ms: float
     why: str = ""
-    lines: str = ""  # the last ones of its process
+    lines: str = ""  # the last lines that its process wrote
 
 
 def run(start: Starting, timeout_s: float, chosen: str = "") -> Iterator[Result]:
-    """All cases, or those whose part or title has `chosen` in it, one after the other."""
+    """Run all cases, or those whose part or title contains `chosen`, one after the other."""
     for case in CASES:
         if chosen not in f"{case.part}: {case.title}":
             continue

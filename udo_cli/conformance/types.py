@@ -18,7 +18,7 @@ _TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 999_999)
 _OLD = dt.datetime(1583, 1, 1)
 _TEXT = ["", "a", "üß€", "日本語", "👩‍👩‍👧", "e\u0301", "\x00\x7f", "x" * 100_000]
 _FLOATS = [0.0, -0.0, 1.5, -1e300, float("inf"), float("-inf"), float("nan"), 5e-324]
-# Values that are longer would be too much in many rows.
+# Values of this length and more are left out of the case with many rows.
 _LONG = 1_000
 _POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
@@ -90,7 +90,7 @@ def _same(what: str, sent: pa.RecordBatch, got: pa.RecordBatch) -> None:
 
 
 def _bits(column: pa.Array) -> pa.Array:
-    """Floats as their bits, of which NaN are equal; any NaN counts as this one."""
+    """Floats as their bits, so that NaNs compare equal, each as the same NaN; other columns unchanged."""
     if not pa.types.is_floating(column.type):
         return column
     one = pa.array([float("nan") if v is not None and v != v else v for v in column.to_pylist()], column.type)

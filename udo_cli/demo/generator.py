@@ -22,7 +22,7 @@ RADIUS = 8.0
 _PAYMENTS_PER_CARD_DAY = 1.94
 # Bounds the memory for distances between cards and terminals.
 _CARDS_AT_ONCE = 500
-# Of 10,000 terminals two become compromised on a day, of 5,000 cards three.
+# Two of 10,000 terminals, and three of 5,000 cards, become compromised on a day.
 _PLACES_PER_DAY, _HOLDERS_PER_DAY = 2 / 10_000, 3 / 5_000
 
 
@@ -87,7 +87,7 @@ def _near(card_x: np.ndarray, card_y: np.ndarray, x: np.ndarray, y: np.ndarray) 
 def _plant(
     rng: np.random.Generator, card: np.ndarray, day: np.ndarray, terminal: np.ndarray, amount: np.ndarray, cards: int, terminals: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Amounts and frauds after the three scenarios; as many are planted per card and terminal as in the handbook."""
+    """Amounts and frauds after the three scenarios; per card and terminal, as many frauds are planted as in the handbook."""
     fraud = amount > 220
     places, holders = _PLACES_PER_DAY * terminals, _HOLDERS_PER_DAY * cards
     bad_terminal = np.zeros((terminals, DAYS), dtype=bool)
@@ -101,5 +101,5 @@ def _plant(
 
 
 def _on_day(per_day: float, day: int) -> int:
-    """A fraction per day as whole numbers: 0.4 is 0, 0, 1, 0, 1 ..."""
+    """A fraction per day as a whole number for each day: 0.4 is 0, 0, 1, 0, 1 ..."""
     return int(per_day * (day + 1)) - int(per_day * day)

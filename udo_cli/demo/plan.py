@@ -1,4 +1,4 @@
-"""What one demo run shall do, checked before anything starts."""
+"""The plan of one demo run, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from udo_protocol.errors import UsageError
 
 # The default run: long enough to watch, short enough to wait for.
 RATE, SECONDS = 60_000.0, 20.0
-# A paced stream makes one micro-batch a second; an unpaced one as large ones as pay off.
+# A paced stream makes one micro-batch a second; an unpaced one makes them of the size from which larger ones gain nothing.
 BATCHES_PER_S, UNPACED_BATCH_ROWS = 1, 50_000
 LEAST_ROWS = 1_000
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The input and its pace. `rate` in rows a second, None for as fast as it goes; `update_at` is the row of the update."""
+    """The input and its pace. `rate` in rows a second, None for as fast as possible; `update_at` is the row of the update."""
 
     table: pa.Table
     origin: str
@@ -33,7 +33,7 @@ class DemoPlan:
 
 
 def make(data: Path | None, rate: float | None, seconds: float | None, rows: int | None, update_at: int | None, seed: int) -> DemoPlan:
-    """A plan from the options; UsageError, NotFound or SchemaError when they cannot work."""
+    """Make a plan from the options; UsageError, NotFound or SchemaError if they cannot work."""
     if data is None:
         rate = rate or (RATE if seconds is None or rows is None else rows / seconds)
         table = generator.transactions(max(LEAST_ROWS, rows or round(rate * (seconds or SECONDS))), seed)

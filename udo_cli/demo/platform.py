@@ -16,7 +16,7 @@ ANSWERING_TIMEOUT_S = 60.0
 
 
 def examples() -> Path:
-    """The folder of the example operators: beside the packages in a checkout, inside of this one when installed."""
+    """The folder of the example operators: beside the packages in a checkout, inside this package when installed."""
     package = Path(__file__).parent.parent
     for folder in (package / "_examples", package.parent / "examples" / "operators"):
         if folder.is_dir():
@@ -25,7 +25,7 @@ def examples() -> Path:
 
 
 def push(api: Registry, directory: Path, cache: Path, version: str | None = None) -> str:
-    """Push an operator, with `version` in place of its own; its reference `name@version`."""
+    """Push an operator, with `version` in place of its own; return its reference `name@version`."""
     target = build.Target.of(None, None)
     manifest = build.load_manifest(directory, version, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
@@ -41,11 +41,11 @@ def deploy(api: Registry, operator: str, version: str) -> None:
 
 
 def _silent(_: str) -> None:
-    """The demo tells its own progress."""
+    """Drop progress messages: the demo tells its own progress."""
 
 
 def prepare(api: Registry, cache: Path, say: Callable[[str], None]) -> None:
-    """forward@1, fraud@1 and fraud@2 pushed; the first two deployed."""
+    """Push forward@1, fraud@1 and fraud@2; deploy the first two."""
     for example in ("forward", "fraud_v1", "fraud_v2"):
         say(f"pushed {push(api, examples() / example, cache)}")
     for operator in ("forward", "fraud"):

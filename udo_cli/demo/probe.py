@@ -48,7 +48,7 @@ class Probe:
 
     @property
     def answered(self) -> int:
-        """Events of the probe's own that were answered by now."""
+        """Number of the probe's own events answered by now."""
         return len(self._trips)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class DemoUpdate:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """Everything a run has shown. `steps_ms`: median time of each step of a micro-batch, by its name in Spark's `durationMs`."""
+    """All results of a run. `steps_ms`: median time of each step of a micro-batch, by its name in Spark's `durationMs`."""
 
     origin: str
     events_in: int
@@ -41,16 +41,16 @@ class DemoReport:
 
     @property
     def events_per_s(self) -> float:
-        """Over the whole stream, from its start to the last commit."""
+        """Rate over the whole stream, from its start to the last commit."""
         return self.events_in / self.stream_s if self.stream_s else 0.0
 
     @property
     def good(self) -> bool:
-        """Every event answered once and in order, and by both versions."""
+        """Whether every event was answered once and in order, and both versions answered."""
         return self.verdict.exact and {"1", "2"} <= self.verdict.quality.keys()
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
+        """The report as JSON, for --json."""
         quality = {f"v{v}": asdict(q) | {"precision": q.precision, "recall": q.recall} for v, q in self.verdict.quality.items()}
         counted = {k: getattr(self.verdict, k) for k in ("events_out", "lost", "duplicated", "reordered", "unknown", "mixed_rows")}
         own: dict[str, Any] = {k: getattr(self, k) for k in ("origin", "events_in", "events_per_s", "micro_batches", "stream_s", "total_s")}
@@ -60,7 +60,7 @@ class DemoReport:
         return own | counted | {"quality": quality}
 
     def lines(self) -> list[tuple[str, str]]:
-        """(what, how much) for people."""
+        """(name, figures) of each line for people."""
         v, u = self.verdict, self.update
         return [
             ("events in / out", f"{self.events_in:,} / {v.events_out:,} ({self.origin}, {self.micro_batches} micro-batches)"),

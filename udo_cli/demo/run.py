@@ -24,7 +24,7 @@ from udo_protocol.registry.api import Registry
 
 
 def run(plan: DemoPlan, driver: str, say: Callable[[str], None], screen: Screen) -> DemoReport:
-    """Run `plan` on a node with this driver; the report. Whatever happens, nothing is left running and no file is left behind."""
+    """Run `plan` on a node with this driver; return the report. Whatever happens, no process and no file is left behind."""
     began = time.monotonic()
     with throwaway.workspace("udo-demo-") as work, contextlib.ExitStack() as parts:
         say(f"{plan.table.num_rows:,} card payments ({plan.origin})")
@@ -72,6 +72,6 @@ def run(plan: DemoPlan, driver: str, say: Callable[[str], None], screen: Screen)
 
 
 def _medians(durations: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """By step; a micro-batch that had no such step is left out of its median."""
+    """The median of each step; a micro-batch without the step is left out of its median."""
     steps = sorted({step for d in durations for step in d})
     return {step: float(np.median([d[step] for d in durations if step in d])) for step in steps}

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: a live table on a terminal, a line now and then elsewhere. Always on stderr."""
+"""The display while the demo runs: a live table on a terminal, a line now and then elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE_EVERY_S = 5.0
 _DRAW_EVERY_S = 0.25
 
 
-# Takes the state of the stream as often as it likes to come; shows it or skips it.
+# Called with the state of the stream as often as there is one; shows it or skips it.
 Screen = Callable[[LiveFigures], None]
 
 
@@ -56,7 +56,7 @@ def _drawn(w: LiveFigures) -> Any:
 
 @contextmanager
 def screen() -> Iterator[Screen]:
-    """A table where stderr is a terminal, lines elsewhere."""
+    """A table if stderr is a terminal, else lines."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

@@ -1,6 +1,6 @@
 """The demo's input: payments from the generator or a file, as ordered parquet chunks that become micro-batches.
 
-Column names of a given file are mapped; the rows keep their order and get the number of their row as id.
+Column names of a given file are mapped; the rows are sorted by time if they are not, and get their row number as id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
         ("is_fraud", pa.bool_()),
     ]
 )
-# Other names under which the same things are found.
+# Names by which each column is found in a file.
 ALIASES = {
     "timestamp": ("timestamp", "tx_datetime", "event_time", "time", "ts"),
     "card_id": ("card_id", "cardid", "customer_id", "card", "cc_num"),
@@ -36,7 +36,7 @@ ALIASES = {
     "amount": ("amount", "tx_amount", "amt"),
     "is_fraud": ("is_fraud", "isfraud", "tx_fraud", "fraud", "label"),
 }
-# One file per core and micro-batch: two tasks each, in both of which the order is checked.
+# Files per micro-batch, one for each of Spark's two cores: two tasks, in both of which the order is checked.
 FILES_PER_BATCH = 2
 LEAST_BATCHES = 20
 
@@ -100,7 +100,7 @@ class Chunks:
 
     @property
     def batches(self) -> int:
-        """Micro-batches these files become."""
+        """Number of micro-batches that these files become."""
         return -(-len(self.files) // FILES_PER_BATCH)
 
 
@@ -135,11 +135,11 @@ class Feeder:
         return self._chunks.rows if self.done else self._chunks.starts[self._fed]
 
     def feed(self, elapsed_s: float) -> None:
-        """Hand over what is due `elapsed_s` after the start, whole micro-batches at a time and in order."""
+        """Hand over the chunks due `elapsed_s` after the start, whole micro-batches at a time and in order."""
         due = self._chunks.rows if self._rate is None else elapsed_s * self._rate
         while not self.done and self._chunks.starts[self._fed] <= due:
             for path in self._chunks.files[self._fed : self._fed + FILES_PER_BATCH]:
-                # Spark takes files in the order of their times: one second apart, so that no file system rounds them together.
+                # Spark takes files in the order of their times: one second apart, so that no file system rounds them to the same time.
                 os.utime(path, (1_600_000_000 + self._fed,) * 2)
                 os.link(path, self._landing / path.name)
                 self._fed += 1

@@ -1,4 +1,4 @@
-"""The demo's Spark: started quietly, the query built, everything ended with the process that Spark leaves behind."""
+"""The demo's Spark: starts it quietly, builds the query, and ends everything, including processes that Spark leaves behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STOP_S = 15.0
 
 @contextlib.contextmanager
 def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
-    """A local session that finds this registry and node; what Java prints goes to `work`/spark.log."""
+    """A local session that finds this registry and node; Java's output goes to `work`/spark.log."""
     settings: dict[str, Any] = {
         "spark.udo.registry": registry,
         "spark.udo.node": node,
@@ -40,7 +40,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
         **local_files.settings(),
     }
-    # py4j logs the calls that Ctrl-C cuts short, with tracebacks, to any output; they are of no use.
+    # py4j logs calls that Ctrl-C cuts short, with useless tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     before = set(psutil.Process().children(recursive=True))
@@ -49,7 +49,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
             spark = spark_session("udo demo", **QUIET, **settings)
         arm()
         yield spark
-    except PySparkException as e:  # its text lives in Java: read it while there is one
+    except PySparkException as e:  # its text lives in Java: read it while Java runs
         raise OperatorError(f"Spark failed: {e}\n{_tail(work / 'spark.log')}".rstrip()) from None
     finally:
         _end()
@@ -63,13 +63,13 @@ def query(spark: SparkSession, scored: DataFrame, work: Path) -> StreamingQuery:
 
 
 def payments(spark: SparkSession, schema: StructType, landing: Path) -> DataFrame:
-    """The stream of files that land; each micro-batch takes one per task."""
+    """The stream of files in `landing`; each micro-batch takes one file per task."""
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(landing))
 
 
 @contextlib.contextmanager
 def _output_to(path: Path) -> Iterator[None]:
-    """What this process and those it starts meanwhile write to stderr and stdout lands in `path`."""
+    """Redirect stdout and stderr of this process, and of processes started within the block, to `path`."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
@@ -111,7 +111,7 @@ def _end() -> None:
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
-    """What Spark started and left, as when it was interrupted while it started."""
+    """Kill processes that Spark has started and left, e.g. since it was interrupted while it started."""
     for process in (listed := list(processes)):
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -1,4 +1,4 @@
-"""The middle of the demo: feed the query, watch it, update the operator at the stated row, stop when all is answered."""
+"""The middle of the demo: feed the query, watch it, update the operator at the planned row, stop when all rows are answered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UPDATE_TIMEOUT_S = 60.0
 
 @dataclass
 class LiveFigures:
-    """What is known of the stream at the moment; the live table shows it."""
+    """The present figures of the stream, which the live table shows."""
 
     rows: int
     update_at: int
@@ -49,13 +49,13 @@ class LiveFigures:
 
 @contextmanager
 def stopping(query: StreamingQuery) -> Iterator[StreamingQuery]:
-    """The query is stopped in the end, whatever happens; a Spark that is gone already is not asked."""
+    """Stop the query at the end of the block, whatever happens; errors of a Spark that is gone already are ignored."""
     try:
         yield query
     finally:
         try:
             query.stop()
-        except Exception as e:  # py4j's many errors of a connection that was interrupted
+        except Exception as e:  # py4j has many errors for an interrupted connection
             if isinstance(e, UdoError):
                 raise
 
@@ -70,7 +70,7 @@ class Stream:
         self._seen: set[int] = set()
 
     def run(self, show: Callable[[LiveFigures], None]) -> LiveFigures:
-        """Until every row is committed and the update is over. OperatorError when the query or the update fails."""
+        """Run until every row is committed and the update is over. OperatorError if the query or the update fails."""
         w = self.watched
         started = moved = time.monotonic()
         looked = 0.0
@@ -111,7 +111,7 @@ class Stream:
     def _slots(self, now: float) -> None:
         self.watched.slots = self._rates.look(self._node.stats(), now)
         fraud = [s["events_out"] for s in self.watched.slots if s["deployment"] == "fraud"]
-        # Some of these events are the probe's, of which one may be on its way back; a new version counts from zero.
+        # Some of these events are the probe's, one of which may be on its way back; a new version counts from zero.
         probed = self._probe.answered + 1
         self.watched.answered = max([self.watched.answered, self.watched.committed, *(n - probed for n in fraud)])
 

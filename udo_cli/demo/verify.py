@@ -17,7 +17,7 @@ OUTPUT = ["tx_id", "flagged", "rules"]
 
 @dataclass(frozen=True)
 class Quality:
-    """How good the answers of one version were: of the flagged, how many were frauds, and the reverse."""
+    """The quality of one version's answers: counts of payments, frauds, flagged payments, and flagged frauds (`caught`)."""
 
     rows: int
     frauds: int
@@ -37,7 +37,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came out. `reordered` counts rows that stand behind a later one of the same partition."""
+    """The comparison of output and input. `reordered` counts rows that follow a later row of the same partition."""
 
     events_out: int
     lost: int
@@ -45,12 +45,12 @@ class Verification:
     reordered: int
     unknown: int
     first_row: dict[str, int]  # by version: the first row it answered
-    mixed_rows: int  # rows of an older version after the first row of a newer one, within their partition
+    mixed_rows: int  # rows of an older version directly after a row of a newer one, within their partition
     quality: dict[str, Quality]  # by version
 
     @property
     def exact(self) -> bool:
-        """Every event once, in order."""
+        """Whether every event was answered once, in order, and by no older version after a newer one."""
         return not (self.lost or self.duplicated or self.reordered or self.unknown or self.mixed_rows)
 
 
@@ -61,7 +61,7 @@ def committed(sink: Path) -> list[Path]:
     compact = max((n for n, p in entries if p.suffix == ".compact"), default=-1)
     found = []
     for number, path in entries:
-        # A compacted entry holds all before it, under the number of the last of them.
+        # A compacted entry holds all entries before it, under the number of the last one.
         if number > compact or (number == compact and path.suffix == ".compact"):
             for line in path.read_text("utf-8").splitlines()[1:]:
                 entry = json.loads(line)
@@ -105,6 +105,6 @@ def verify(sink: Path, is_fraud: np.ndarray) -> Verification:
 
 
 def _older_after_newer(version: np.ndarray, names: list[str]) -> int:
-    """Rows answered by an older version behind one answered by a newer one, in one partition."""
+    """Number of rows answered by an older version directly after a row answered by a newer one, in one partition."""
     rank = np.argsort(np.argsort(np.array(names)))[version] if names else version
     return int((np.diff(rank) < 0).sum())

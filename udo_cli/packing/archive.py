@@ -1,7 +1,7 @@
 """Reads whole images that other tools have made: docker-archive, oci-archive, OCI layout, or by name from a Docker daemon.
 
-A Docker daemon is asked for image names only, never for files. The content of an archive is not trusted: names cannot refer to files
-outside of it, and the registry checks every digest.
+Docker daemons are given image names only, never paths of files. The content of an archive is not trusted: names cannot refer to files
+outside of the archive, and the registry checks every digest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar": TAR_TYPE,
 }
 _GZIP = b"\x1f\x8b"
-# Bounds of an archive: images of a few dozen layers; old ones contain chains of links from layer to layer.
+# Bounds of an archive: images have a few dozen layers; old ones contain chains of links from layer to layer.
 _UNPACKED_BYTES, _ENTRIES, _HOPS = 64 << 30, 10_000, 10
 # Configs and manifests are read into memory; a large one has about 100 KiB.
 _JSON_BYTES = 16 << 20
@@ -51,8 +51,8 @@ class Archive:
 def read(source: str, work: Path, *, packed: bool = True, kinds: bool = False) -> Archive:
     """The image in the file or folder `source`, or else the image of that name in the local Docker daemon. Its layers are copied to `work`.
 
-    With `packed`, uncompressed layers of a docker-archive are compressed. That takes longest, and on one machine it is not needed.
-    With `kinds`, layers that `udo push` has made are of the kind that it gave them; otherwise all are those of a whole image.
+    With `packed`, uncompressed layers of a docker-archive are compressed, which takes longest and is not needed on a single machine.
+    With `kinds`, layers that `udo push` has made keep the kind that it gave them; otherwise all are layers of a whole image.
     Raises NotFound, Unavailable (no Docker daemon), or UsageError if the archive is damaged or holds several images.
     """
     path = Path(source)
@@ -223,7 +223,7 @@ def _diff_ids(config: Mapping[str, Any], source: str) -> list[str]:
 
 @contextmanager
 def of_daemon(reference: str) -> Iterator[Image]:
-    """The image of this name in the local Docker daemon, while the block lasts. NotFound, or Unavailable (no daemon)."""
+    """The image of this name in the local Docker daemon, valid within the block. NotFound, or Unavailable (no daemon)."""
     import docker
     from docker.errors import DockerException, ImageNotFound
 

@@ -17,12 +17,12 @@ from udo_protocol.errors import NotFound, Unavailable, UsageError
 from udo_protocol.registry.api import Registry
 from udo_protocol.registry.content import digest_of, parse_json
 
-# Labels of a base image: which runtime and which Python it has.
+# Labels of a base image: its runtime and its Python.
 RUNTIME_LABEL, PYTHON_LABEL = "dev.udo.runtime", "dev.udo.python_tag"
 
 
 def repository(runtime: str) -> str:
-    """The repository of a runtime's bases. It has a slash, which names of operators cannot have."""
+    """The repository of a runtime's bases. Its name has a slash, which names of operators cannot have."""
     return f"udo/runtime-{runtime}"
 
 
@@ -42,8 +42,8 @@ def find(api: Registry, runtime: str, python_tag: str, platform: str) -> BaseIma
 def choose(api: Registry | None, runtime: str, target: Target, wish: str | None, say: Callable[[str], None]) -> BaseImage | None:
     """The base for an operator: the one given with --base (`wish`: `repository:tag`, or `none`), else the registry's for `target`.
 
-    Without a base the image has no interpreter, and runs only on nodes that have this interpreter themselves. `say` is told so if it may
-    matter: if the operator is packed for another Python or platform than this machine's, or if a node runs containers.
+    Without a base the image has no interpreter, and runs only on nodes that have this interpreter themselves. `say` gets a remark if that
+    may matter: if the operator is packed for another Python or platform than this machine's, or if a node runs containers.
     """
     if wish == "none":
         return None

@@ -1,4 +1,4 @@
-"""The sandbox of what isolated.py runs: the one that a node would choose on this machine, with its files and the operator's network."""
+"""The sandbox for isolated.py: the one that a node would choose on this machine, with the child's files and the operator's network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find(work: Path, seen: Iterable[Any]) -> Sandbox | None:
 
 
 class Gate:
-    """Stops a program at its start in bubblewrap until it has the network that its manifest names."""
+    """Holds a program at its start in bubblewrap until it has the network that its manifest names."""
 
     def __init__(self) -> None:
         told, tell = os.pipe()
@@ -51,11 +51,11 @@ class Gate:
         return self._tell.fileno(), self._held.fileno()
 
     def command(self, box: Bubblewrap, directory: Path) -> list[str]:
-        """The command to put before that of the program."""
+        """The command to put before the program's own."""
         return [*box.command(directory, self._tell.fileno())[:-1], "--block-fd", str(self._held.fileno()), "--"]
 
     def open(self, directory: Path, endpoints: Sequence[str]) -> None:
-        """The program has been started: let it run, with access to these endpoints. OperatorError if that is not possible."""
+        """Let the started program run, with access to these endpoints. OperatorError if its sandbox did not start."""
         self._tell.close()
         self._held.close()
         text = b""

@@ -1,4 +1,4 @@
-"""Makes an image of an operator's folder, and checks it: manifest, dependencies, layers, import. Uploads nothing."""
+"""Makes an image of an operator's folder: checks the manifest, resolves dependencies, packs layers. Uploads nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from udo_protocol.formats import manifest as manifests
 from udo_protocol.formats import sample_events
 from udo_protocol.formats.manifest import Manifest
 
-# Number of operators whose unpacked dependencies are kept for the next check: about as many as a user works on at a time.
+# Unpacked dependency layers that are kept for the next check: about as many as a user has operators in work at a time.
 UNPACKED_KEPT = 5
 
 
@@ -35,7 +35,7 @@ class Target:
 
     @classmethod
     def of(cls, python: str | None, platform: str | None) -> Target:
-        """From a Python version such as "3.12" and a platform such as "linux_x86_64"; None: that of this interpreter."""
+        """The target for a Python version such as "3.12" and a platform such as "linux_x86_64"; None: those of this interpreter."""
         tag, here = current_target()
         if python is not None:
             if not (m := re.fullmatch(r"(\d)\.(\d+)", python)):
@@ -50,7 +50,7 @@ class Target:
 
 
 def unpacked(layer: Layer | None, cache: Path) -> Path | None:
-    """A folder in `cache` with the files of this layer of dependencies; None without one."""
+    """A folder in `cache` with the files of this layer of dependencies; None without a layer."""
     if layer is None:
         return None
     folder = cache / "unpacked" / layer.digest.partition(":")[2]
@@ -69,7 +69,7 @@ def unpacked(layer: Layer | None, cache: Path) -> Path | None:
 
 
 def dependencies(manifest: Manifest, target: Target, directory: Path, cache: Path, say: Callable[[str], None]) -> Layer | None:
-    """The layer of what the operator in `directory` requires; None if it requires nothing."""
+    """The layer of the operator's requirements, whose relative paths start at `directory`; None if it has none."""
     return dependencies_layer(manifest.requirements, target.python_tag, target.platform, directory, cache, say)
 
 
@@ -106,7 +106,7 @@ def _own(directory: Path, version: str) -> str:
 def _require_program(directory: Path, manifest: Manifest, target: Target) -> None:
     program = manifest.command[0]
     path = directory / program
-    if "/" not in program or program.startswith("/"):  # one of the node's
+    if "/" not in program or program.startswith("/"):  # a program of the node
         if target.here and shutil.which(program) is None:
             raise ManifestError(
                 f"{directory / manifests.FILE_NAME}: command names {program}, which is no program of this machine: install it, here and on "
@@ -130,7 +130,7 @@ def _require_packed(directory: Path, manifest: Manifest) -> None:
 
 
 def _require_rehearsal(directory: Path, manifest: Manifest) -> None:
-    """The events that it rehearses with are there, are packed, and fit."""
+    """ManifestError unless the file of events to rehearse with exists and is packed; an error if the events do not fit the input."""
     if not manifest.rehearse:
         return
     path = directory / manifest.rehearse
@@ -160,7 +160,7 @@ def load_image_manifest(directory: Path, version: str | None, whole: Archive) ->
 class Packed:
     """An operator's image, and a folder with the files of its dependencies, if it has any."""
 
-    directory: Path  # of its source
+    directory: Path  # the source
     manifest: Manifest
     image: image.BuiltImage
     dependencies: Path | None
@@ -177,7 +177,7 @@ def build(
     *,
     lasting: bool = True,
 ) -> Packed:
-    """Pack the operator; its layers are files in `work` and `cache`. UsageError. Without `lasting`, for a trial: nothing is compressed."""
+    """Pack the operator; its layers are files in `work` and `cache`. UsageError. Without `lasting` (a trial) the code is not compressed."""
     below = dependencies(manifest, target, directory, cache, say)
     code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz", lasting=lasting)
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
@@ -187,7 +187,7 @@ def build(
 
 @contextmanager
 def unpacked_code(packed: Packed, work: Path) -> Iterator[Path]:
-    """What was packed of its folder, elsewhere than where it was written: a node has nothing else. Refused if none would unpack it."""
+    """The packed code in a new folder: a node has nothing else of the source. Refused if nodes would refuse to unpack it."""
     (code,) = (layer for layer in packed.image.layers if layer.kind == "code")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
         unpack(code.path, "code", Path(name))
@@ -196,7 +196,7 @@ def unpacked_code(packed: Packed, work: Path) -> Iterator[Path]:
 
 @contextmanager
 def telling_what_was_left_out(directory: Path, manifest: Manifest) -> Iterator[None]:
-    """An OperatorError in the block also says what of the folder was not packed."""
+    """Add the files of the folder that were not packed to an OperatorError in the block."""
     try:
         yield
     except OperatorError as e:

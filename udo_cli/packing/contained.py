@@ -1,6 +1,6 @@
 """Runs a whole image on sample events, for `udo test --image`: on a temporary platform whose node has the Docker driver.
 
-So it has the limits and the isolation of production, and errors are reported as there. No container and no pulled image is left behind.
+The image thus has the limits, the isolation and the error reports of production. No container and no pulled image is left behind.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from udo_protocol.registry.api import Registry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# For pulling and starting the image, before the operator's own open_timeout_s begins.
+# Time to pull and start the image, before the operator's own open_timeout_s begins.
 _START_TIMEOUT_S = 120.0
-# Of its output, the last lines are shown.
+# The last lines of its output that are shown.
 _LOG_LINES = 200
 
 
@@ -37,7 +37,7 @@ def answer(
     config: TrialConfig,
     say: Callable[[str], None],
 ) -> Trial:
-    """Start the image; it answers `batches` (of its input schema). Its output goes to stderr. OperatorError with traceback and event."""
+    """Start the image and let it answer `batches` (of its input schema). Its output goes to stderr. OperatorError with traceback, event."""
     with local.interruptible(), contextlib.ExitStack() as parts:
         home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
         forget = parts.enter_context(contextlib.ExitStack())  # after the platform has stopped, so that no container uses the image

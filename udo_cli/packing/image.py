@@ -27,7 +27,7 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class BaseImage:
-    """A base image in the registry; the operator's image consists of its layers and config and the operator's own."""
+    """A base image in the registry; an operator's image adds its own layers and config to the base's."""
 
     repository: str
     tag: str
@@ -68,7 +68,7 @@ def platform_of(config: Mapping[str, Any]) -> str:
 
 
 def assemble(manifest: Manifest, layers: Sequence[Layer], base: BaseImage | None = None) -> BuiltImage:
-    """The image of these layers on `base`. It does not depend on when, where or by whom it is made."""
+    """The image of these layers on `base`. It does not depend on the time, place or author of the build."""
     machine = manifest.platform.partition("_")[2]
     config: dict[str, Any] = dict(base.config) if base else {"architecture": _ARCHITECTURES.get(machine, machine), "os": "linux"}
     run = dict(config.get("config") or {})
@@ -80,7 +80,7 @@ def assemble(manifest: Manifest, layers: Sequence[Layer], base: BaseImage | None
 
 
 def label(manifest: Manifest, config: Mapping[str, Any], layers: Sequence[Layer]) -> BuiltImage:
-    """A whole image as an operator version: unchanged but for the operator's manifest as a label."""
+    """A whole image as an operator version: unchanged except for the operator's manifest as a label."""
     return _image(manifest, config, layers, None)
 
 

@@ -1,7 +1,7 @@
-"""Runs an operator in an interpreter of its own, for what no instance of a node does: import it only, migrate states, replay a recording.
+"""Runs an operator in an interpreter of its own, for tasks that no instance of a node has: import only, migrate states, replay a recording.
 
-It has the sandbox and the limits that the process driver would give it on this machine, except in a replay of a Python operator, which
-has the terminal. The operator's output goes to stderr; a hang, an exit or a crash becomes an OperatorError.
+The operator has the sandbox and the limits that the process driver would give it on this machine, except in a replay of a Python operator,
+which has the terminal. The operator's output goes to stderr; a hang, an exit or a crash becomes an OperatorError.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _start(manifest: Manifest, code: Path, dependencies: Path | None, more: Mapp
 
 
 def own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
-    """What the request says of an operator in a process of its own: nothing of it is on the module path of its engine."""
+    """The fields of the request for an operator in a process of its own: its engine has none of the operator's code on the module path."""
     python, cwd = None, code
     path, base = trial.request["path"], trial.request["base"][-1]
     if not manifest.command:
@@ -69,7 +69,7 @@ def own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | 
 
 
 def _inside(trial: Prepared, box: Sandbox | None) -> Inside:
-    """What the operator finds."""
+    """The surroundings that the operator finds."""
     if box is None:
         return Inside(str(trial.private), "", str(trial.private), user=users.of_this_process())
     return Inside(str(trial.private), "", box.scratch(trial.private)[0], user=box.user)
@@ -88,7 +88,7 @@ class Prepared:
 def prepared(
     manifest: Manifest, code: Path, dependencies: Path | None, env: Mapping[str, str], files: Mapping[str, bytes]
 ) -> Iterator[Prepared]:
-    """Prepare what the child needs to load the operator as an instance would; removed after the block."""
+    """Prepare the folders and the request with which the child loads the operator as an instance would; removed after the block."""
     with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
         work = Path(name)
         private = work / "private"
@@ -98,7 +98,7 @@ def prepared(
             (private / inside).write_bytes(data)
         base = runtime_base.build(work / "runtime")
         path = [] if manifest.command else [str(code)] + ([str(dependencies)] if dependencies else [])
-        # As on a node: if dependencies contain another version of a module of the runtime, they come first.
+        # As on a node, dependencies come first if they contain another version of a module of the runtime.
         front = path if dependencies and runtime_base.contradicts(dependencies) else []
         request = {
             "operator": manifest.name,
@@ -123,10 +123,10 @@ def _write_private(path: Path, text: str) -> None:
 def run_child(trial: Prepared, manifest: Manifest, bound_s: float | None, box: Sandbox | None = None, *, foreground: bool = False) -> None:
     """Run the child to its end. OperatorError if it writes no outcome, takes longer than `bound_s` (None: no limit) or exceeds its limits.
 
-    `foreground`: it has this terminal, for a debugger, and handles Ctrl-C. A replay inherits stdin in any case.
+    `foreground`: the child has this terminal, for a debugger, and handles Ctrl-C. A replay inherits stdin in any case.
     """
     with open(trial.work / "outcome.json", "wb") as outcome, open(trial.work / "answers.arrow", "wb") as answers:
-        # The sandbox lets it write to no directory of ours, so it inherits open files.
+        # The sandbox lets the child write to no directory of ours, so it inherits open files.
         results = {"outcome_fd": outcome.fileno(), "answers_fd": answers.fileno()}
         request = {**trial.request, **results, "open_files": manifest.limits.open_files}
         _write_private(trial.work / "request.json", json.dumps(request))
@@ -140,7 +140,7 @@ def _run(
 ) -> str:
     """Run the child; returns how it ended, in words."""
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "TERM")} | commands.surroundings(_inside(trial, box))
-    if not trial.request.get("command"):  # else they are for the operator's own process
+    if not trial.request.get("command"):  # else the variables are for the operator's own process
         kept |= trial.request["env"]
     command = [sys.executable, *commands.ALONE, "-B", str(CHILD), str(trial.work)]
     gate = boxed.Gate() if manifest.network and isinstance(box, Bubblewrap) else None
@@ -164,7 +164,7 @@ def _run(
                 gate.open(trial.private, manifest.network)
             status = child.wait() if bound_s is None else _within(child, manifest, bound_s)
         finally:
-            for pid in list(proc.tree(child.pid)):  # also processes that it has started, and those of its sandbox
+            for pid in list(proc.tree(child.pid)):  # also the child's own children, and the sandbox's processes
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             child.wait()
@@ -200,7 +200,7 @@ def _stderr() -> int:
 
 
 def outcome(work: Path, manifest: Manifest) -> dict[str, Any]:
-    """The outcome that the child has written; its failure is raised as OperatorError or SchemaError, with traceback and event."""
+    """The outcome that the child has written; a failure is raised as OperatorError or SchemaError, with traceback and event."""
     said: dict[str, Any] = json.loads((work / "outcome.json").read_text("utf-8"))
     if said.get("interrupted"):
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
 """Program of the child (isolated.py), run with `python -s -P -S`: loads an operator as an instance would, does one thing, reports.
 
-It can import the runtime's packages, the operator's code and its dependencies only; it never imports udo_cli. Argument: a directory with
-`request.json`. It may not be able to write there, so results go to file descriptors that the request names.
+It can import only the runtime's packages, the operator's code and its dependencies; it never imports udo_cli. Argument: a directory with
+`request.json`. That directory may not be writable, so results go to file descriptors that the request names.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the request says; errors of the operator become part of the outcome."""
+    """Carry out the request; errors of the operator become part of the outcome."""
     work = Path(sys.argv[1])
     request = json.loads((work / "request.json").read_text("utf-8"))
     sys.path[:] = [*request["base"], *(p for p in sys.path if Path(p).resolve() != Path(__file__).resolve().parent)]

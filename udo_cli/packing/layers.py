@@ -21,11 +21,11 @@ TAR_TYPE = "application/vnd.oci.image.layer.v1.tar"
 MEDIA_TYPE = f"{TAR_TYPE}+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
-# The same for an operator that is a command: Maven, Gradle and Cargo build in these. node_modules is packed, with everything in it.
+# The names skipped for an operator that is a command: Maven, Gradle and Cargo build in them. node_modules is packed with all its content.
 _SKIPPED_OF_COMMANDS = frozenset({"__pycache__", "build", "target", "venv"})
 _INSTALLED = "node_modules"
 SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
-# Those that Python makes at imports; they are not reported as left out.
+# Names of files that Python makes at imports; these are not reported as left out.
 _CACHES = ("__pycache__", ".pyc", ".pyo")
 _PIECE = 1 << 20
 _LEVEL = 3  # of gzip: on Arrow's and NumPy's files 2.4 times as fast as the usual 6, for 8 % more bytes
@@ -47,19 +47,19 @@ class Layer:
 
 
 class _Digesting:
-    """A write-only file that computes digest and size of what is written to `sink`."""
+    """A write-only file that computes digest and size of the bytes it passes on to `sink`."""
 
     def __init__(self, sink: BinaryIO | gzip.GzipFile) -> None:
         self._sink, self.hash, self.size_bytes = sink, hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
-        """As of a file."""
+        """As a file's `write`."""
         self.hash.update(data)
         self.size_bytes += len(data)
         return self._sink.write(data)
 
     def flush(self) -> None:
-        """As of a file; GzipFile calls it."""
+        """As a file's `flush`; GzipFile calls it."""
         self._sink.flush()
 
 
@@ -91,7 +91,7 @@ def _walk(directory: Path, command: bool) -> Iterator[tuple[str, Path, bool]]:
                 how = "npm install --install-links" if command and _INSTALLED in inside else "copy the file into the operator's folder"
                 raise UsageError(f"{entry} points outside of {directory}: {how}")
             if entry.is_symlink() and entry.is_dir():
-                # npm makes links to packages in the folder itself, and these may contain links back.
+                # npm makes links to packages within the folder, and these packages may contain links back.
                 if f"{_INSTALLED}/" not in inside or root.is_relative_to(target):
                     raise UsageError(f"{entry} is a link to a folder: move the folder itself into the operator's folder")
                 if target not in behind:
@@ -116,7 +116,7 @@ def compress(tar: BinaryIO, target: Path) -> Layer:
 
 
 def copy(layer: BinaryIO, target: Path) -> Layer:
-    """Copy a layer of another tool's image to `target`. `diff_id` and `media_type` have to be set from its image."""
+    """Copy a layer of another tool's image to `target`. The caller sets `diff_id` and `media_type` from the image."""
     with target.open("wb") as raw:
         packed = _Digesting(raw)
         shutil.copyfileobj(layer, packed, _PIECE)

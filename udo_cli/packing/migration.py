@@ -16,7 +16,7 @@ from udo_protocol.node.api import NodeClient
 
 
 def check(manifest: Manifest, code: Path, dependencies: Path | None, node: NodeClient, deployment: str, say: Callable[[str], None]) -> int:
-    """Migrate a copy of the states of all sessions on the node, and of those before their last epoch; returns the number of keys.
+    """Migrate a copy of all sessions' states on the node, as they are and as they were before their last epoch; return the number of keys.
 
     SchemaError if the operator does not migrate from the state's version, OperatorError with migrate()'s traceback and the key if it fails.
     """

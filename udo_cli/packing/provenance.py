@@ -1,6 +1,6 @@
-"""Provenance of an operator version: who pushed it, when, from which commit, with which tool. Attached to it as OCI annotations.
+"""Provenance of an operator version: who pushed it, when, from which commit, with which tool. Attached to the version as OCI annotations.
 
-It is not part of the image, so that the same files always give the same digest.
+Provenance is not part of the image, so that the same files always give the same digest.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ def run(
         raise NotFound(f"there is no folder {answers.absolute().parent} to write {answers.name} to")
     with Recording(file) as recording:
         require_fit(recording, manifest, epoch)
-        count = sum(1 for _ in recording.frames())  # reads all of it, so that damage is found before the operator runs
+        count = sum(1 for _ in recording.frames())  # reads the whole file, so that damage is found before the operator runs
     with isolated.prepared(manifest, code, dependencies, env, files) as trial:
-        if manifest.command:  # which no debugger of ours looks into
+        if manifest.command:  # no Python debugger can look into it
             trial.request.update(isolated.own_process(trial, manifest, code, boxed.find(trial.work, [])))
         trial.request.update(replay=str(file.absolute()), epoch=epoch, post_mortem=post_mortem)
         watched = post_mortem or sys.stdin.isatty()  # then there is no time limit

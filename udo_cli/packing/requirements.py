@@ -19,7 +19,7 @@ from pathlib import Path
 from udo_cli.packing.layers import DEPENDENCIES_ROOT, Layer, pack
 from udo_protocol.errors import UsageError, WaitTimeout
 
-# For resolving and downloading: large wheels over a slow connection.
+# Time to resolve and download: large wheels over a slow connection.
 RESOLVE_TIMEOUT_S = 900
 
 
@@ -31,7 +31,7 @@ def current_target() -> tuple[str, str]:
 def dependencies_layer(
     requirements: Sequence[str], python_tag: str, platform: str, base: Path, cache: Path, say: Callable[[str], None]
 ) -> Layer | None:
-    """The layer of these requirements, from `cache` if it has been made before; None if there are none. Relative paths start at `base`.
+    """The layer of these requirements, from `cache` if it was made before; None without requirements. Relative paths start at `base`.
 
     UsageError with uv's explanation if they cannot be resolved.
     """
@@ -42,7 +42,7 @@ def dependencies_layer(
         work = Path(name)
         locked = _locked(requirements, python_tag, platform, base)
         packages = ", ".join(line.split(" \\")[0] for line in locked.splitlines() if line and not line.startswith((" ", "#")))
-        # Known by what the files hold: a wheel may change under the same name.
+        # The key depends on the hashes of the files: a wheel may change under the same name.
         key = hashlib.sha256(json.dumps(["2", python_tag, platform, locked]).encode()).hexdigest()
         stored, facts = cache / f"{key}.tar.gz", cache / f"{key}.json"
         if stored.exists() and facts.exists():
@@ -59,7 +59,7 @@ def dependencies_layer(
 
 
 def _locked(requirements: Sequence[str], python_tag: str, platform: str, base: Path) -> str:
-    """What they are resolved to: exact versions, with the hashes of their files."""
+    """The resolved requirements: exact versions, with the hashes of their files."""
     plain = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
     return _uv("compile", [*plain, "-"], python_tag, platform, base, "\n".join(requirements) + "\n")
 

@@ -1,4 +1,4 @@
-"""Tries what was packed on an ordinary instance of a node: a node manager within this command, without a registry.
+"""Tries a packed operator on an ordinary instance of a node: a node manager within this command, without a registry.
 
 The image is unpacked from its layers, the operator has the sandbox, limits and surroundings of the process driver on this machine, events
 travel through its queues, and errors are those of a query. Nothing runs and no file is left afterwards. For `udo test`, `udo dev` and
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 SESSION = "udo test"
 PREFIX = "udo-trial-"
-# For its process to start, before the operator's own open_timeout_s begins.
+# Time for the process to start, before the operator's own open_timeout_s begins.
 _START_TIMEOUT_S = 60.0
-# An instance finishes the frame in hand within this time: there is none, unless the operator hangs.
+# Time for an instance to finish its present frame: it has none, unless the operator hangs.
 _STOP_GRACE_S = 1.0
-# What the operator writes is shown this often.
+# How often the operator's output is shown.
 _SHOWN_S = 0.1
-# Of a file of the operator, in an instance's directory.
+# The path of an operator's file in an instance's directory, up to the file's own path.
 _COPY = re.compile(rf"/[^\s\"']*/{PREFIX}[^\s/]+/instances/[0-9a-f]+/(?:{OWN}/)?code/")
 
 
@@ -59,20 +59,20 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialConfig:
-    """What a deployment is given beside the code; `files`: path in its working directory -> content."""
+    """The configuration that a deployment gets beside the code; `files`: path in its working directory -> content."""
 
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     files: Mapping[str, bytes]
 
     def data(self) -> dict[str, Any]:
-        """As a node manager takes it."""
+        """The form in which a node manager takes it."""
         files = {inside: base64.b64encode(content).decode() for inside, content in self.files.items()}
         return {"env": dict(self.env), "secrets": dict(self.secrets), "files": files}
 
 
 def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: TrialConfig) -> Trial:
-    """An instance of the operator answers `batches` (of its input schema). Its output goes to stderr as it comes.
+    """Let an instance of the operator answer `batches` (of its input schema). Its output goes to stderr as it comes.
 
     OperatorError or SchemaError, with traceback and event, as in a query.
     """
@@ -89,9 +89,9 @@ def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: TrialConfi
 
 
 def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Trial:
-    """The answers of the deployment that is named as the operator, at this node.
+    """The answers of the deployment that has the operator's name, at this node.
 
-    To a keyed operator all events are one micro-batch of one session; in a second one, without events, due timers fire.
+    A keyed operator gets all events as one micro-batch of one session, and a second one without events, in which due timers fire.
     """
     import pyarrow as pa
 
@@ -121,7 +121,7 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
 
 @contextlib.contextmanager
 def _node(packed: Packed) -> Iterator[Manager]:
-    """A node manager that lets its operators reach what this one's manifest names."""
+    """A node manager that lets its operators reach the endpoints that the packed operator's manifest names."""
     with _quiet(), throwaway.workspace(PREFIX) as home:
         settings = NodeSettings(home, "trial", warm=0, stop_grace_s=_STOP_GRACE_S, allow_network=tuple(packed.manifest.network))
         try:
@@ -145,7 +145,7 @@ def _node(packed: Packed) -> Iterator[Manager]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What a node manager logs is for those who run one: what concerns the operator comes as an error."""
+    """Silence the node manager's log, which is for those who run one: problems of the operator come as errors."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -156,7 +156,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shown(manager: Manager, packed: Packed) -> Iterator[None]:
-    """What instances write goes to stderr, up to their end."""
+    """Show the output of instances on stderr, up to their end."""
     readers: dict[Path, logfile.LogReader] = {}
     ended = threading.Event()
 
@@ -184,13 +184,13 @@ def _shown(manager: Manager, packed: Packed) -> Iterator[None]:
             say(reader.end())
             reader.close()
         seen = {path.parent.name for path in readers}
-        for path in sorted(manager.settings.logs.glob("*/*.log")):  # of those that lived for less than a look
+        for path in sorted(manager.settings.logs.glob("*/*.log")):  # instances that lived for less than a look
             if path.stem.split("-")[1] not in seen:
                 say(logfile.tail(path, 0))
 
 
 def _at_its_source(text: str, packed: Packed) -> str:
-    """With paths of the files that were packed instead of their copies on the node."""
+    """Replace paths of the copies on the node by those of the source files."""
     return _COPY.sub(lambda _: f"{packed.directory.absolute()}/", text)
 
 
@@ -201,7 +201,7 @@ def _tell_isolation(manager: Manager) -> None:
 
 
 def _place(manager: Manager, packed: Packed) -> None:
-    """The image on the node, as if it had been pulled. Dependencies are unpacked once for many trials."""
+    """Put the image on the node, as if it had been pulled. Dependencies are unpacked once for many trials."""
     manifest, image = packed.manifest, packed.image
     here = Images(manager.settings.images, _Code(packed)).get(manifest.name, manifest.version, image.digest)
     if packed.dependencies is not None:
@@ -210,7 +210,7 @@ def _place(manager: Manager, packed: Packed) -> None:
 
 
 class _Code:
-    """The code layer of an image, where a node manager looks for what a registry has."""
+    """The code layer of an image, in the role of the registry that a node manager pulls from."""
 
     def __init__(self, packed: Packed) -> None:
         self._manifest, self._digest = packed.manifest, packed.image.digest

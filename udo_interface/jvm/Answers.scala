@@ -14,8 +14,8 @@ import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
 
 /**
- * Reads the events of answers in one schema as rows of the columns that the query was planned with, selected and widened by name; behind
- * them columns of the types `kept`.
+ * Reads the events of answers in one schema as rows of the columns that the query was planned with, selected and widened by name,
+ * followed by columns of the types `kept`.
  */
 private[udo] final class Answers(
     schema: Schema,
@@ -30,7 +30,7 @@ private[udo] final class Answers(
   private val batch = new ColumnarBatch(vectors.toArray)
   private val answered = fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
     val from = ArrowUtils.fromArrowField(field)
-    // Nothing but an instant and a wall clock differ where the bytes are the same: what the planned type is read as.
+    // Of types with the same bytes, only an instant and a wall clock differ: read the column as the planned type.
     if (Answers.zoneless(from) == Answers.zoneless(to)) BoundReference(i, to, nullable = true)
     else Cast(BoundReference(i, from, nullable = true), to, Some("UTC"))
   }
@@ -57,7 +57,7 @@ private[udo] final class Answers(
 }
 
 private[udo] object Answers {
-  /** What keeps columns of `have` from serving as `want`; none if nothing does. As misfits of udo_protocol/formats/schema.py. */
+  /** The reasons why columns of `have` cannot serve as `want`, if any. As misfits of udo_protocol/formats/schema.py. */
   def misfits(have: Schema, want: Schema): Seq[String] = {
     val there = have.getFields.asScala.map(f => f.getName -> f).toMap
     want.getFields.asScala.toSeq.flatMap { f =>
@@ -94,7 +94,7 @@ private[udo] object Answers {
     case _ => false
   }
 
-  /** Of a half-precision number, which Spark has not, none. */
+  /** The bits of the significand; 0 for half precision, which Spark does not have. */
   private def bits(t: ArrowType.FloatingPoint): Int = t.getPrecision match {
     case FloatingPointPrecision.SINGLE => 24
     case FloatingPointPrecision.DOUBLE => 53

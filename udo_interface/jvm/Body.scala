@@ -16,11 +16,11 @@ import org.apache.arrow.vector.types.pojo.Schema
 import org.apache.arrow.vector.validate.{ValidateVectorBufferVisitor, ValidateVectorDataVisitor}
 
 /**
- * Events as Arrow record batch messages. What comes from an operator is not trusted, as in udo_protocol/formats/body.py: first the
- * message's own numbers are held against its bytes, then every column is validated, and only then is anything handed out.
+ * Events as Arrow record batch messages. Messages from an operator are not trusted, as in udo_protocol/formats/body.py: first the
+ * message's own numbers are checked against its bytes, then every column is validated, and only then is anything handed out.
  */
 private[udo] object Body {
-  /** Rows of columns that take no bytes (udo_protocol/limits.py). */
+  /** The most rows of columns that take no bytes (udo_protocol/limits.py). */
   private val BytelessRows = 1L << 20
   private val Continuation = -1
   private val PrefixBytes = 8
@@ -29,7 +29,7 @@ private[udo] object Body {
   def schema(ipc: Array[Byte]): Schema =
     MessageSerializer.deserializeSchema(new ReadChannel(Channels.newChannel(new ByteArrayInputStream(ipc))))
 
-  /** The batch as one message, in pieces that lie in the batch's own buffers: to be sent before it is closed. */
+  /** The batch as one message, in pieces that point into the batch's own buffers: to be sent before the batch is closed. */
   def encode(batch: ArrowRecordBatch): Payload = {
     val pieces = new Pieces
     MessageSerializer.serialize(new WriteChannel(pieces), batch)
@@ -74,11 +74,11 @@ private[udo] object Body {
     }
   }
 
-  /** The error of a frame whose events are none. */
+  /** The error of a frame whose events are malformed. */
   def improper(frame: Frame, why: String) =
     UdoException.protocol(s"frame ${frame.header.number} of lane ${frame.header.lane}: $why")
 
-  /** The record batch of the message, if nothing lies outside of its body, and no few bytes claim to be many rows. */
+  /** The record batch of the message, if nothing lies outside its body, and it does not claim more rows than its bytes can hold. */
   private def checked(message: Message, size: Int, rows: Long): RecordBatch = {
     def refuse(why: String) = throw new IllegalArgumentException(why)
     if (message.headerType != MessageHeader.RecordBatch) refuse("expected a record batch, got an Arrow message of another kind")
@@ -103,7 +103,7 @@ private[udo] object Body {
     batch
   }
 
-  /** Arrow's own, but for decimals: it refuses those that have all the digits of their type. */
+  /** Arrow's own validation, except for decimals: Arrow refuses those that have all the digits of their type. */
   private object Values extends ValidateVectorDataVisitor {
     override def visit(vector: BaseFixedWidthVector, none: Void): Void = vector match {
       case decimals: DecimalVector =>
@@ -115,7 +115,7 @@ private[udo] object Body {
     }
   }
 
-  /** What Arrow's own validation leaves out: maps have keys. */
+  /** The check that Arrow's own validation leaves out: every entry of a map has a key. */
   private def validateValues(vector: FieldVector): Unit = {
     vector match {
       case v: MapVector =>
@@ -127,7 +127,7 @@ private[udo] object Body {
     vector.getChildrenFromFields.forEach(child => validateValues(child))
   }
 
-  /** Gathers what is written: columns as they lie; what is not a column's buffer is small, and its writer uses the array again. */
+  /** Gathers the buffers written: columns without a copy; others are small, and copied since their writer uses the array again. */
   private final class Pieces extends WritableByteChannel {
     val found = new ArrayBuffer[ByteBuffer]
 

@@ -9,7 +9,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.unsafe.hash.Murmur3_x86_32
 
-/** How a keyed call is laid out: see Keys in udo_interface/task.py. */
+/** The layout of a keyed call: see Keys in udo_interface/task.py. */
 private[udo] final case class Keys(partitions: Int, call: String, startEmpty: Boolean, plan: Long, groups: Int) {
   /** The key groups that Spark's hash partitioning sends to this partition. */
   def of(partition: Int): Seq[Int] =
@@ -21,8 +21,8 @@ private[udo] object Keys {
 }
 
 /**
- * One call of an operator in a query, as udo_interface/jvm_path.py describes it: plain values, and nothing that is secret, since it is
- * part of Spark's plan. `input` and `output` are Arrow IPC schemas, `columns` the input's names; of a keyed call the last one is the group.
+ * One call of an operator in a query, as udo_interface/jvm_path.py describes it: plain values, and no secrets, since the call is part of
+ * Spark's plan. `input` and `output` are Arrow IPC schemas, `columns` the input's names; the last one of a keyed call is the group.
  */
 private[udo] final case class Call(
     deployment: String,
@@ -61,18 +61,18 @@ private[udo] object Call {
   }
 }
 
-/** What marks the frames of a keyed attempt: see Stamp in udo_interface/place.py. */
+/** The marks of a keyed attempt's frames: see Stamp in udo_interface/place.py. */
 private[udo] final case class Stamp(run: Long, epoch: Long, attempt: Long, startEmpty: Boolean, job: Boolean, since: Option[Long]) {
-  /** By which the slot refuses older attempts early; compares as text. */
+  /** The label by which the slot refuses older attempts early; compares as text. */
   def order: String = f"$run%019d:$epoch%019d:$attempt%019d"
 }
 
-/** What only a keyed attempt has: the run of its query (empty: a batch job), and the key groups that it answers for. */
+/** The keyed part of an attempt: the run of its query (empty: a batch job), and the key groups that it answers for. */
 private[udo] final case class KeyedAttempt(keys: Keys, run: String, groups: Seq[Int], since: Option[Long])
 
-/** What the task is in its query: see Task.request in udo_interface/task.py. */
+/** The task's place in its query: see Task.request in udo_interface/task.py. */
 private[udo] final case class Attempt(session: String, epoch: Long, partition: Int, attempt: Long, keyed: Option[KeyedAttempt]) {
-  /** Its stamp in the run that the node manager gave that number. */
+  /** Its stamp in the run to which the node manager gave this number. */
   def stamp(run: Long): Option[Stamp] =
     keyed.map(k => Stamp(if (run > 0) run else 1, epoch, attempt, k.keys.startEmpty, k.run.isEmpty, k.since))
 }
@@ -81,7 +81,7 @@ private[udo] object Attempt {
   private val random = new SecureRandom
   private val WordBytes = 4
 
-  /** Of this task. A keyed call's rows begin with those that say which partition of which epoch they are; they are taken. */
+  /** The attempt of this task. A keyed call's rows begin with mark rows that name their partition and epoch; these are consumed. */
   def of(call: Call, rows: Iterator[InternalRow], context: TaskContext): Attempt = call.keys match {
     case Some(keys) => marked(call, keys, rows, context)
     case None =>

@@ -10,10 +10,10 @@ import scala.collection.mutable.ArrayBuffer
 
 import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
 
-/** What the server refused, in the place of a reply. */
+/** The server's refusal of a command, in the place of a reply. */
 private[udo] final case class Refusal(text: String)
 
-/** An argument in pieces, which are sent as they lie. */
+/** An argument in pieces, which are sent without a copy. */
 private[udo] final case class Payload(pieces: Seq[ByteBuffer]) {
   val size: Long = pieces.map(_.remaining.toLong).sum
 }
@@ -26,7 +26,7 @@ private[udo] final class Connection(path: String, user: String, password: String
     extends AutoCloseable {
   import Connection._
 
-  /** What is read of one value at most. */
+  /** The most bytes that one value may have. */
   var bulkBytes: Long = 512L << 20
   private val input = ByteBuffer.allocateDirect(1 << 16)
   input.limit(0)
@@ -99,7 +99,7 @@ private[udo] final class Connection(path: String, user: String, password: String
   def replyBuffers(): Seq[ArrowBuf] =
     checked(guarded(WaitS)(value(deadline(WaitS), buffers = true))).asInstanceOf[Seq[ArrowBuf]]
 
-  /** A reply that is none is an error. */
+  /** Return the reply; throw if it is a refusal. */
   def checked(reply: Any): Any = reply match {
     case Refusal(why) => throw UdoException.byCode("server", why)
     case other => other
@@ -179,7 +179,7 @@ private[udo] final class Connection(path: String, user: String, password: String
 
   private def bounded(size: Long): Int = {
     if (size > bulkBytes) {
-      close() // what follows cannot be told from it
+      close() // the replies after it cannot be found
       throw UdoException.protocol(s"a value of $size bytes; the bound is $bulkBytes")
     }
     size.toInt
@@ -209,6 +209,6 @@ private[udo] final class Connection(path: String, user: String, password: String
 }
 
 private[udo] object Connection {
-  /** For a reply: the node manager has replaced a server that hangs by then (udo_protocol/limits.py, SERVER_WAIT_S). */
+  /** The wait for a reply; by then the node manager has replaced a server that hangs (udo_protocol/limits.py, SERVER_WAIT_S). */
   val WaitS = 75.0
 }

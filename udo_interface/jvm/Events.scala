@@ -7,13 +7,13 @@ import org.apache.arrow.vector.types.pojo.Schema
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 
-/** Rows gathered into the events of one slot, in buffers that are used again for the batch after the next one. */
+/** Rows gathered into the events of one slot, in buffers that the batch after the next one uses again. */
 private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
   private val root = VectorSchemaRoot.create(schema, allocator)
   private val writer = ArrowWriter.create(root)
   private var written = 0
 
-  /** Forget what is in here. */
+  /** Forget all rows. */
   def reset(): Unit = {
     writer.reset()
     written = 0
@@ -24,7 +24,7 @@ private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
     written += 1
   }
 
-  /** Nothing more is written until `reset`. */
+  /** End the writing: no more rows until `reset`. */
   def finish(): Unit = writer.finish()
 
   /** Bytes that have been written. */
@@ -42,7 +42,7 @@ private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
   /** The key group of a row, which is its last column. */
   def group(row: Int): Int = root.getFieldVectors.get(root.getFieldVectors.size - 1).asInstanceOf[IntVector].get(row)
 
-  /** These rows by themselves. The caller closes them. */
+  /** A copy of these rows only, which the caller closes. */
   def taken(at: Seq[Int]): Events = {
     val some = new Events(schema, allocator)
     try {
@@ -60,7 +60,7 @@ private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
     }
   }
 
-  /** Hand over `rows` rows from `at` on as one Arrow message; what it lies in is released behind `use`. */
+  /** Hand over `rows` rows from `at` on as one Arrow message, whose buffers are released after `use`. */
   def message[T](at: Int, rows: Int)(use: Payload => T): T = {
     val part = if (at == 0 && rows == root.getRowCount) root else root.slice(at, rows)
     try {

@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.types.DataType
 import org.apache.spark.sql.util.ArrowUtils
 
-/** What Spark's UI shows of a call. */
+/** The metrics of a call in Spark's UI. */
 private[udo] final case class Counters(
     rowsSent: SQLMetric,
     rowsAnswered: SQLMetric,
@@ -21,10 +21,10 @@ private[udo] final case class Counters(
     bytesSent: SQLMetric,
     waitedNs: SQLMetric)
 
-/** Bounds of a frame, as the session has them for Arrow batches. */
+/** Bounds of a frame: those of the session for Arrow batches. */
 private[udo] final case class FrameBounds(rows: Int, bytes: Long)
 
-/** What the call does in each task. It is serialised, and so holds nothing that is open. */
+/** The call's work in each task. It is serialised, so it holds nothing that is open. */
 private[udo] final class Exchanges(call: Call, planned: Seq[DataType], kept: Seq[DataType], frame: FrameBounds, counters: Counters)
     extends (Iterator[InternalRow] => Iterator[InternalRow])
     with Serializable {
@@ -35,7 +35,7 @@ private[udo] final class Exchanges(call: Call, planned: Seq[DataType], kept: Seq
 
 /**
  * The answers to the rows of one partition: batches go out as frames, up to a window ahead of their answers. A keyed attempt closes with
- * END; at a micro-batch of a query nothing is handed out before all of it is answered.
+ * END; if it is at a micro-batch of a query, no answer is handed out before the whole partition is answered.
  */
 private[udo] final class Exchange(
     call: Call,
@@ -105,9 +105,9 @@ private[udo] final class Exchange(
     }
   }
 
-  /** Send something, or wait for an answer; false when all is answered. */
+  /** Send a batch or END, or wait for an answer; false when all is answered. */
   private def step(): Boolean =
-    // Batches that are answered wait behind one that is not: no more of them than all slots may have under way.
+    // Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way.
     if (!ended && asked.size <= lanes.opened.window * slots.size) {
       if (rows.hasNext) {
         asked += new Item
@@ -126,7 +126,7 @@ private[udo] final class Exchange(
       item.nonEmpty
     }
 
-  /** The next batch, by slot. Of two sets of buffers one may still be on its way. */
+  /** The next batch, by slot. There are two sets of buffers, since one may still be on its way. */
   private def filled(item: Item): Seq[Piece] = {
     turn = 1 - turn
     val to = buffers(turn)
@@ -135,7 +135,7 @@ private[udo] final class Exchange(
     to.foreach(_.reset())
     val (only, placed) = (to.head, if (slots.size == 1) null else Array.fill(slots.size)(mutable.ArrayBuilder.make[Int]))
     var (n, keptBytes) = (0, 0L)
-    // Asked for every row, as mapInArrow does, the size costs as much as all the rest.
+    // Asking for the size with every row, as mapInArrow does, would cost as much as all the rest.
     while (n < bound.rows && rows.hasNext && (n == 0 || n % Exchange.RowsPerLook != 0 || to.map(_.size).sum + keptBytes < bound.bytes)) {
       val row = rows.next()
       if (kept.nonEmpty) {
@@ -156,13 +156,13 @@ private[udo] final class Exchange(
     else placed.indices.filter(to(_).rows > 0).map(slot => Piece(slot, ArraySeq.unsafeWrapArray(placed(slot).result()), to(slot), 0))
   }
 
-  /** The answer reports no failure, and its columns serve. */
+  /** Throw unless the answer reports no failure and its columns serve. */
   private def check(lane: Lane, answer: Frame): Unit = {
     lane.check(answer.header)
     if (answer.size > 0 && !schemas.contains(answer.header.schema)) schemas(answer.header.schema) = other(lane, answer.header)
   }
 
-  /** The schema of a version that answers with other columns than the query was planned with, if they serve as these. */
+  /** The schema of a version that answers with other columns than the query was planned with, if these can serve as the planned ones. */
   private def other(lane: Lane, header: Header): Schema = {
     val ipc = lane.schema(header.schema)
     val found =
@@ -179,7 +179,7 @@ private[udo] final class Exchange(
     found
   }
 
-  /** The answers of an item in the order of its rows; part by part, if they are not one for each row. */
+  /** Read the answers of an item in the order of its rows; part by part, if there is not one answer per row. */
   private def read(item: Item): Unit = {
     reading = Some(item)
     val parts = item.parts.toSeq
@@ -194,7 +194,7 @@ private[udo] final class Exchange(
       }
   }
 
-  /** The rows of a part's answer. Those that are read at the same time have readers by number. */
+  /** The rows of a part's answer. Parts that are read at the same time need different readers, by `number`. */
   private def loaded(part: Part, number: Int): Iterator[InternalRow] = {
     val answer = part.answer
     part.answer = null
@@ -214,7 +214,7 @@ private[udo] final class Exchange(
     } finally
       try answer.bytes.close()
       catch {
-        // Arrow's vectors lose count of their buffers when a load fails half-way; what failed is worth more than that.
+        // Arrow's vectors lose count of their buffers when a load fails half-way; the load's own error is worth more than this one.
         case _: IllegalStateException if !done =>
       }
   }
@@ -240,7 +240,7 @@ private[udo] final class Exchange(
     reading = None
   }
 
-  /** If Spark wants no more answers of a keyed job (a limit), this is the end of the attempt, and leaves no trace in the state. */
+  /** If Spark wants no more answers of a keyed job (a limit), end the attempt without a trace in the state. */
   private def cutShort(): Unit =
     if (slots != null && of.keyed.nonEmpty && held.isEmpty && !context.isFailed() && !context.isInterrupted()) {
       val item = new Item
@@ -248,14 +248,14 @@ private[udo] final class Exchange(
         if (!ended) slots.end(item, void = true)
         slots.awaitAll()
       } catch {
-        case _: UdoException => // of events that nobody asks for any more
+        case _: UdoException => // about events whose answers nobody wants any more
       } finally item.close()
     }
 
   private def close(): Unit = if (!closed) {
     closed = true
     current = Iterator.empty
-    // Each step though another one fails: whatever happened, the lane's answers and credits go at once.
+    // Take each step even if another one fails: whatever happened, the lane's answers and credits go at once.
     val steps: Seq[() => Unit] = Seq(
       () => cutShort(),
       () => (asked ++ reading).foreach(_.close()),
@@ -269,7 +269,7 @@ private[udo] final class Exchange(
       try { step(); None }
       catch { case e: Exception => Some(e) }
     }
-    // A leak of buffers is our mistake and is told, unless there is something worse to tell.
+    // A leak of buffers is our mistake and is reported, unless the task has a worse failure to report.
     if (failed.nonEmpty && !context.isFailed() && !context.isInterrupted()) throw failed.head
   }
 }

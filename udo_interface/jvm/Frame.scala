@@ -9,7 +9,7 @@ import scala.jdk.CollectionConverters._
 import org.apache.arrow.memory.ArrowBuf
 import org.sparkproject.spark_core.protobuf.{CodedInputStream, CodedOutputStream, InvalidProtocolBufferException, UnknownFieldSet}
 
-/** What an instance says of a frame that it failed on, cut to what may be shown. */
+/** An instance's report of a frame that it failed on, cut to the lengths that may be shown. */
 private[udo] final case class Failure(code: String, message: String, traceback: String, event: String, instance: String)
 
 /** The header of an answer: the fields that a lane needs. `highest`: event times in microseconds, by input. */
@@ -23,7 +23,7 @@ private[udo] final case class Header(
     failure: Option[Failure],
     highest: Map[String, Long])
 
-/** One answer; the caller closes `bytes`. Its events begin at `start` and are `size` bytes, 0: there are none. */
+/** One answer; the caller closes `bytes`. Its events begin at `start` and take `size` bytes; 0: there are none. */
 private[udo] final case class Frame(header: Header, bytes: ArrowBuf, start: Long, size: Int)
 
 /** Wire form of a frame (docs/protocol.md, "Frame"). Only the header's Protobuf is parsed by a library of Spark's own. */
@@ -40,7 +40,7 @@ private[udo] object Frame {
   private val MessageChars = 16000
   private val TracebackChars = 32000
   private val EventChars = 2000
-  /** The name under which the event times of a single input stand (udo_protocol/queue/event_times.py). */
+  /** The key of the event times of a single input (udo_protocol/queue/event_times.py). */
   private val OnlyInput = "t"
   private val NoEvents = Payload(Nil)
 
@@ -109,7 +109,7 @@ private[udo] object Frame {
     Payload(start +: events.pieces)
   }
 
-  /** The answer in these bytes; a protocol error says what was expected and what came. */
+  /** The answer in these bytes; a protocol error names the expected and the actual bytes. */
   def decode(bytes: ArrowBuf): Frame = {
     val length = bytes.writerIndex
     if (length < PrefixBytes) throw UdoException.protocol(s"expected a frame of at least $PrefixBytes bytes, got $length: truncated")

@@ -6,8 +6,8 @@ import org.apache.arrow.memory.ArrowBuf
 
 /**
  * A lane over one slot, as udo_interface/lane.py: frames go out numbered, up to a window ahead of their answers, which come back in
- * order. It never reorders, repeats or drops a frame; whatever does not fit raises, saying where. A keyed attempt's frames are handed
- * back where the slot refuses them because key groups have moved.
+ * order. It never reorders, repeats or drops a frame; any mismatch raises, naming the place. A keyed attempt's frames are handed
+ * back if the slot refuses them because key groups have moved.
  */
 private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, connection: Connection, schemaId: Array[Byte]) {
   import Lane._
@@ -21,7 +21,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   private var sent = 0L
   private var answered = 0L
   private var dropped = 0L
-  private val early = collection.mutable.Map.empty[Long, Frame] // no more than there are frames under way
+  private val early = collection.mutable.Map.empty[Long, Frame] // at most as many as frames under way
   private var lanes = 1L
   private var counted = Option.empty[Long]
   private var highest = Map.empty[String, Long]
@@ -29,10 +29,10 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   /** The slot, as group maps name it. */
   def name: String = slot.name
 
-  /** The highest event times that answers have told. */
+  /** The highest event times in the answers so far. */
   def seen: Map[String, Long] = highest
 
-  /** Send what comes by this version of the slot's route, if it is newer. */
+  /** Send all further frames by this version of the slot's route, if it is newer. */
   def goBy(version: Long): Unit = if (version > end.route) end.route = version
 
   def open(schema: Array[Byte]): Unit = end.open(schemaId, schema)
@@ -56,20 +56,20 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
     pending < math.min(window, LeastShare) || pending < share(window)
   }
 
-  /** Of the window, how many frames may be under way: all while the lane is alone in its slot, else its fair part. */
+  /** How many frames of the window may be under way: all while the lane is alone in its slot, else its fair part. */
   private def share(window: Int): Int =
     if (lanes <= 1) window else math.min(window, math.max(LeastShare, opened.bounds.windowFrames / lanes.toInt))
 
   /** The next frame, of these events. */
   def frame(rows: Int, events: Payload): Payload = Frame.data(opened.lane, sent + 1, of, opened.stamp, rows, schemaId, events)
 
-  /** Bytes that a frame may have. */
+  /** The most bytes that a frame may have. */
   def frameBytes: Long = opened.bounds.frameBytes
 
   /** Send a frame; its outcome is read by `settle`, and its buffers must live until then. The last push must be settled. */
   def push(frame: Payload): Unit = push(frame, control = false)
 
-  /** The attempt has sent all its events, of these highest event times: END for these key groups. `void`: it is to leave no trace. */
+  /** Send END for these key groups: all events are sent, with these highest event times. `void`: the attempt is to leave no trace. */
   def pushEnd(groups: Seq[Int], void: Boolean, highest: Map[String, Long]): Unit =
     push(Frame.end(opened.lane, sent + 1, of, opened.stamp, groups, void, highest), control = true)
 
@@ -81,8 +81,8 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   }
 
   /**
-   * Read the outcome of the last push; waits while the log is full, and pushes again when the route has changed. Of a keyed attempt: the
-   * route by which key groups have moved, if the frame was refused for it; its number is free again.
+   * Read the outcome of the last push; waits while the log is full, and pushes again when the route has changed. If a keyed attempt's frame
+   * was refused because key groups have moved, return the route by which they moved; the frame's number is free again.
    */
   def settle(): Option[Route] = if (unsettled == null) None else {
     val last = unsettled
@@ -117,7 +117,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
 
   private def splits = opened.stamp.nonEmpty
 
-  /** Until the slot takes frames by this version; for a while. */
+  /** Wait until the slot takes frames by this version, for a bounded number of looks. */
   private def awaitRoute(waiting: ProgressDeadline, version: Long): Unit = {
     waiting.check(s"the slot to take frame $sent by version ${end.route} of the route")
     val backoff = new LinearBackoff(MovedIncrementUs, MovedCeilingUs)
@@ -129,8 +129,8 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   }
 
   /**
-   * Sleep until answers come, or for a second; those to the next frames, in order. The caller gives each to `check`, and closes its bytes.
-   * The last push must be settled.
+   * Sleep until answers come, or for a second; return those to the next frames, in order. The caller passes each to `check`, and closes its
+   * bytes. The last push must be settled.
    */
   def collect(): Seq[Frame] = {
     val found = taken(end.collect(ProgressDeadline.LookMs))
@@ -171,7 +171,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
     } else early(header.number) = answer
   }
 
-  /** Raise what an answer reports, unless the frame was processed. */
+  /** Raise the error that an answer reports, unless its frame was processed. */
   def check(header: Header): Unit = header.kind match {
     case Frame.Answer => if (opened.timed) highest = Lane.combined(Seq(highest, header.highest))
     case Frame.Error => throw failed(header)
@@ -185,7 +185,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
     val failure = header.failure.getOrElse(Failure("", "", "", "", ""))
     val version = header.version.drop(header.version.lastIndexOf('@') + 1)
     val where = if (header.version.contains('@') && version.nonEmpty) place.copy(version = version) else place
-    val text = new StringBuilder(failure.message) // what its author and its caller can do something about; where it was comes last
+    val text = new StringBuilder(failure.message) // first the part that the operator's author and caller can act on; the place comes last
     if (failure.event.nonEmpty) text.append(s"\nThe offending event: ${failure.event}")
     if (failure.traceback.nonEmpty) text.append(s"\nThe operator's traceback:\n${failure.traceback.stripTrailing()}")
     text.append(s"\nFrom $where, frame ${header.number}")
@@ -232,12 +232,12 @@ private[udo] object Lane {
   private val MovedIncrementUs = 200L
   private val MovedCeilingUs = 1000L
   private val MovedLooks = 20
-  // Spark itself starts a newer attempt only where an older one has failed. Otherwise two evaluations of a call are under way.
+  // Spark itself starts a newer attempt only after an older one has failed. Any other newer attempt is a second evaluation of the call.
   private val Twice =
     ". If Spark has not tried this task again, the call is evaluated twice at once, by two branches of a plan or two threads: persist() " +
       "its DataFrame in foreachBatch before both use it, or, if each is to have a state of its own, call the operator twice, with uid= each"
 
-  /** A frame whose push is not settled: a control frame or one of events, by which version of the route it went. */
+  /** A frame whose push is not settled; `by`: the version of the route that it went by. */
   private final case class Sent(frame: Payload, control: Boolean, by: Long)
 
   /** The highest event time of each input. */

@@ -6,10 +6,10 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 
 import org.apache.arrow.memory.ArrowBuf
 
-/** What became of a pushed frame; `value` is the route table, or the retained bytes. */
+/** The outcome of a push; `value` is the route table, or the retained bytes. */
 private[udo] final case class Pushed(status: String, value: Any)
 
-/** The bounds that OpenLane told. */
+/** The bounds in OpenLane's reply. */
 private[udo] final case class Bounds(
     windowFrames: Int,
     answerTimeoutMs: Long,
@@ -19,8 +19,8 @@ private[udo] final case class Bounds(
     backoffCeilingUs: Long)
 
 /**
- * The producer's and the collector's side of one lane in one slot, as udo_protocol/queue/lane_end.py. One thread at a time. `part`: of a
- * keyed attempt the partition whose older attempts the slot refuses, and by which `order`.
+ * The producer's and the collector's side of one lane in one slot, as udo_protocol/queue/lane_end.py. One thread at a time. `part`: the
+ * partition of a keyed attempt, whose older attempts, by `order`, the slot refuses.
  */
 private[udo] final class LaneEnd(
     connection: Connection,
@@ -32,7 +32,7 @@ private[udo] final class LaneEnd(
   import LaneEnd._
 
   val prefix: String = slot.prefix
-  /** The version of the route by which frames go. */
+  /** The version of the route that frames go by. */
   var route: Long = slot.route
   private val (out, bell) = (s"${prefix}out:$lane", s"${prefix}bell:$lane")
   private val backoff = new LinearBackoff(BackoffIncrementUs, bounds.backoffCeilingUs)
@@ -40,7 +40,7 @@ private[udo] final class LaneEnd(
   private var inline = false
   connection.bulkBytes = math.max(AnswerBytes, bounds.frameBytes)
 
-  /** Register the lane and the schema of its frames; it ends with this connection, however its task dies. */
+  /** Register the lane and the schema of its frames; the lane ends with this connection, however its task dies. */
   def open(schemaId: Array[Byte], schema: Array[Byte]): Unit = {
     val client = connection.call("CLIENT", "ID")
     connection.call("FCALL", "udo_open", 1, prefix, lane, bounds.laneTtlMs, schemaId, schema, client)
@@ -49,7 +49,7 @@ private[udo] final class LaneEnd(
   /** How many lanes are open in this slot. */
   def lanes(): Long = connection.call("SCARD", s"${prefix}lanes").asInstanceOf[Long]
 
-  /** Append frame `n` by that version of the route, without waiting; `reply` tells what became of it. */
+  /** Append frame `n` by that version of the route, without waiting; `reply` returns the outcome. */
   def push(n: Long, frame: Payload, control: Boolean, by: Long): Unit = {
     val bound = bounds.retainedBytes + (if (control) ReserveBytes else 0)
     val about = Seq[Any](n, n - 1, by, frame.size, bound, bounds.laneTtlMs, part, order)
@@ -72,7 +72,7 @@ private[udo] final class LaneEnd(
     Pushed(text(parts.head), if (parts.size > 1) parts(1) else null)
   }
 
-  /** The route of a MOVED answer to a frame that went by that version; none if it is not newer. */
+  /** The route of a MOVED answer to a frame that went by that version; None if it is not newer. */
   def newer(moved: Pushed, version: Long): Option[Route] = moved.value match {
     case table: Array[Byte] => Some(Route.parse(table)).filter(_.version > version)
     case _ => None
@@ -86,7 +86,7 @@ private[udo] final class LaneEnd(
     true
   }
 
-  /** By which version of the route the slot takes frames now. */
+  /** The version of the route by which the slot takes frames now. */
   def acceptsBy(): Long = Option(connection.call("HGET", s"${prefix}route", "v")).fold(0L)(text(_).toLong)
 
   /** Answers, in buffers that the caller closes; none after `waitMs`, or when the slot's status changed. */
@@ -134,19 +134,19 @@ private[udo] final class LaneEnd(
   def schema(id: Array[Byte]): Array[Byte] =
     connection.call("GET", s"${prefix}schema:".getBytes(UTF_8) ++ id).asInstanceOf[Array[Byte]]
 
-  /** Why the slot does not serve, if it does not. */
+  /** The reason why the slot does not serve, if it does not. */
   def status(): Option[JsonNode] = Option(connection.call("GET", s"${prefix}status")).map(json)
 
   /** The last answered frame of the slot. */
   def emitted(): Long = Option(connection.call("GET", s"${prefix}emitted")).fold(0L)(text(_).toLongOption.getOrElse(0L))
 
-  /** Why the lane is not there, behind `place`. */
+  /** The error of a lane that is gone; its text begins with `place`. */
   def gone(place: String): UdoException = UdoException.byCode(
     "lane_expired",
     s"${place}lane $lane was removed: it was idle for more than ${bounds.laneTtlMs / 1000} s, or its operator broke the slot's log, " +
       "which was begun anew (udo status says so). Unanswered frames have to be sent again")
 
-  /** Remove all that the lane left behind. */
+  /** Remove everything that the lane has in the slot. */
   def close(): Unit = connection.call("FCALL", "udo_close", 1, prefix, lane)
 
   private def text(value: Any): String = value match {
@@ -164,7 +164,7 @@ private[udo] final class LaneEnd(
 
 private[udo] object LaneEnd {
   val Json = new ObjectMapper
-  // As udo_protocol/limits.py.
+  // The values of udo_protocol/limits.py.
   private val InlineBytes = 8192
   private val ReserveBytes = 1L << 20
   private val AnswerBytes = 256L << 20

@@ -10,12 +10,12 @@ import org.apache.hadoop.fs.local.LocalConfigKeys
 import org.apache.hadoop.fs.permission.FsPermission
 
 /**
- * Hadoop's local file system. Where Hadoop's native library is missing, as in PySpark, that one starts a `chmod` process for each file and
- * directory it makes; this one asks the kernel. See udo_interface/local_files.py.
+ * Hadoop's local file system, which asks the kernel to set permissions. The original, where Hadoop's native library is missing, as in
+ * PySpark, starts a `chmod` process for each file and directory it makes. See udo_interface/local_files.py.
  */
 class LocalFiles extends LocalFileSystem(new RawLocalFiles)
 
-/** The same for callers of FileContext, as Spark's checkpoints are. */
+/** The same for callers of FileContext, such as Spark's checkpoints. */
 class LocalFilesContext(@annotation.unused uri: URI, conf: Configuration) extends ChecksumFs(new RawLocalFilesContext(conf))
 
 private[udo] class RawLocalFiles extends RawLocalFileSystem {

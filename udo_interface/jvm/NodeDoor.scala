@@ -13,7 +13,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
  * Asks the node manager of this host for a lane: one HTTP request with OpenLane's messages as JSON, on the Unix socket beside the one
- * for gRPC (docs/protocol.md, "OpenLane by HTTP"). Where that is, is found as in udo_interface/discovery.py.
+ * for gRPC (docs/protocol.md, "OpenLane by HTTP"). The socket is found as in udo_interface/discovery.py.
  */
 private[udo] object NodeDoor {
   private val Call = "/udo.v1.NodeManager/OpenLane"
@@ -92,7 +92,7 @@ private[udo] object NodeDoor {
     s"no node manager answers on $socket of host ${ProgressDeadline.host}: $why, for $SocketName beside it. Start one there: udo up (or " +
       "set spark.udo.node / UDO_NODE); one of an earlier release has no such socket, and path=\"python\" goes without it")
 
-  /** All that comes until the other side closes. */
+  /** All bytes until the other side closes. */
   private def whole(stream: UnixStream, deadline: Long): Array[Byte] = {
     val found = new ByteArrayOutputStream
     val part = ByteBuffer.allocate(1 << 16)

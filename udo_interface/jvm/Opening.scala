@@ -9,7 +9,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.arrow.memory.BufferAllocator
 
-/** Where a lane leads in one slot, and how its server is reached. Only the task that asked has it. `name`: what group maps call the slot. */
+/** A lane's place in one slot, and the address of the slot's server; only the task that asked has it. `name`: the slot's in group maps. */
 private[udo] final class SlotAddress(val place: Place, slot: JsonNode) {
   val prefix: String = slot.path("prefix").asText
   val name: String = Some(slot.path("name").asText("")).filter(_.nonEmpty).getOrElse(prefix)
@@ -20,7 +20,7 @@ private[udo] final class SlotAddress(val place: Place, slot: JsonNode) {
   val password: String = slot.path("password").asText
 }
 
-/** A node manager's answer to a request for a lane. `groupSlots`: for each key group the place of its slot; empty: there is one slot. */
+/** A node manager's answer to a request for a lane. `groupSlots`: for each key group the index of its slot; empty: there is one slot. */
 private[udo] final class Opened(
     val lane: String,
     val slots: Seq[SlotAddress],
@@ -32,7 +32,7 @@ private[udo] final class Opened(
     val policy: String)
 
 private[udo] object Opened {
-  /** Ask for a lane of this attempt, of that id. */
+  /** Ask for a lane of this attempt, with that id. */
   def ask(call: Call, of: Attempt, lane: String): Opened = {
     val request = LaneEnd.Json.createObjectNode()
     request.put("deployment", call.deployment).put("lane", lane).put("session", of.session).put("epoch", of.epoch)
@@ -49,7 +49,7 @@ private[udo] object Opened {
       throw UdoException.protocol(
         s"node $node offers ${offered.size} slots for ${call.deployment}, and a map of ${groups.length} key groups: expected one slot, or " +
           "for a keyed operator several and for each key group one of them")
-    // As udo_protocol/limits.py where the reply says nothing.
+    // The defaults of udo_protocol/limits.py, for bounds that are not in the reply.
     def bound(name: String, default: Long) = Option(reply.path(name).asLong(0)).filter(_ > 0).getOrElse(default)
     val bounds = Bounds(
       windowFrames = bound("window_frames", 8).toInt,
@@ -74,7 +74,7 @@ private[udo] object Opened {
   }
 }
 
-/** The lane of an attempt, in each slot by itself: one of a stateless operator, of a keyed one all, and those that groups move to. */
+/** The lanes of an attempt, one per slot: one slot of a stateless operator; all slots of a keyed one, and those that groups move to. */
 private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Opened, allocator: BufferAllocator) {
   private val found = mutable.ArrayBuffer.empty[Lane]
 
@@ -82,7 +82,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
   def apply(slot: Int): Lane = found(slot)
   def all: Seq[Lane] = found.toSeq
 
-  /** Open it in the slot that a group map names so, as the last one. It is offered as soon as the slot has been brought its groups. */
+  /** Open a lane, as the last one, in the slot of this name in a group map. The node offers it once the slot has received its groups. */
   def open(slot: String): Unit = {
     val backoff = Lanes.whileReplaced()
     val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(Lanes.OpenWaitS)
@@ -121,7 +121,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
     }
   }
 
-  /** Close each; whatever happened, the answers and credits go at once. */
+  /** Close each lane; whatever happened, the answers and credits go at once. */
   def close(): Unit = {
     found.foreach(_.close())
     found.clear()

@@ -12,14 +12,14 @@ import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
 import org.apache.spark.SparkEnv
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 
-/** Events `at` .. `at + size` of these for one slot; `rows`: which rows of their batch they are. */
+/** Events `at` .. `at + size` of `events`, for one slot; `rows`: their row numbers in their batch. */
 private[udo] final case class Piece(slot: Int, rows: IndexedSeq[Int], events: Events, at: Int) {
   def size: Int = rows.size
   def drop(n: Int): Piece = copy(rows = rows.drop(n), at = at + n)
   def take(n: Int): Piece = copy(rows = rows.take(n))
 }
 
-/** A frame of one slot: these rows of its item, or END of these key groups. `piece`: its events, until the slot has accepted it. */
+/** A frame for one slot: `rows` of its item, or END for the key groups `ends`. `piece`: its events, until the slot has accepted it. */
 private[udo] final class Part(val item: Item, val slot: Int, var rows: IndexedSeq[Int], var piece: Option[Piece], val ends: Option[Seq[Int]]) {
   var answer: Frame = _
 }
@@ -27,7 +27,7 @@ private[udo] final class Part(val item: Item, val slot: Int, var rows: IndexedSe
 /** A batch, or the ENDs; `sent` once all its parts are pushed. */
 private[udo] final class Item {
   val parts = mutable.ArrayBuffer.empty[Part]
-  /** Of each row the columns that are carried past the operator. */
+  /** For each row, the columns that are carried past the operator. */
   val kept = mutable.ArrayBuffer.empty[UnsafeRow]
   var sent = false
   var answered = 0
@@ -37,15 +37,15 @@ private[udo] final class Item {
   /** A slot whose answer is missing. */
   def awaited: Option[Int] = parts.find(_.answer == null).map(_.slot)
 
-  /** Whether its parts are rows one behind the other, as where a batch has been cut into frames. */
+  /** Whether the rows of its parts follow one another, as those of a batch that was cut into frames. */
   def inOrder: Boolean = parts.zip(parts.drop(1)).forall { case (a, b) => a.rows.isEmpty || b.rows.isEmpty || a.rows.last < b.rows.head }
 
   def close(): Unit = parts.foreach(part => if (part.answer != null) part.answer.bytes.close())
 }
 
 /**
- * What a keyed attempt at a micro-batch answers, until the attempt is complete, so that no limit behind it cuts it short
- * (udo_interface/held.py). In memory no more than a task's window of frames may take; the rest waits in a file of Spark's.
+ * Holds the answers of a keyed attempt at a micro-batch until the attempt is complete, so that no limit downstream cuts it short
+ * (udo_interface/held.py). Memory holds no more than a task's window of frames may take; the rest waits in a temporary file of Spark's.
  */
 private[udo] final class Held(allocator: BufferAllocator) {
   import Held._
@@ -54,7 +54,7 @@ private[udo] final class Held(allocator: BufferAllocator) {
   private var size = 0L
   private var file: Option[(Path, FileChannel)] = None
   private val away = mutable.Map.empty[Part, Long]
-  private val keptAway = mutable.Map.empty[Item, (Long, Int)] // where, and how many
+  private val keptAway = mutable.Map.empty[Item, (Long, Int)] // position in the file, and number of rows
 
   def add(item: Item): Unit = {
     items += item
@@ -67,7 +67,7 @@ private[udo] final class Held(allocator: BufferAllocator) {
 
   def isEmpty: Boolean = items.isEmpty
 
-  /** The next item, in the order in which they came; the caller closes it. */
+  /** The next item, in the order of arrival; the caller closes it. */
   def next(): Item = {
     items.head.parts.foreach(part => away.get(part).foreach(fetch(part, _)))
     keptAway.remove(items.head).foreach { case (at, count) => fetchKept(items.head, at, count) }
@@ -78,7 +78,7 @@ private[udo] final class Held(allocator: BufferAllocator) {
     val bytes = part.answer.bytes
     val channel = opened()
     away(part) = channel.position()
-    val rows = part.rows match { // those of a batch that was not split take no room
+    val rows = part.rows match { // a range, of a batch that was not split, takes no room
       case some: ArraySeq[Int] => some
       case _ => Nil
     }

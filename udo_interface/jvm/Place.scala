@@ -3,7 +3,7 @@ package org.apache.spark.sql.udo
 import java.net.InetAddress
 import java.util.concurrent.TimeUnit
 
-/** Where a lane leads, as errors tell it. */
+/** The place that a lane leads to, as errors name it. */
 private[udo] final case class Place(
     operator: String,
     version: String,
@@ -37,14 +37,14 @@ private[udo] final class ProgressDeadline(end: LaneEnd, place: Place, answerTime
   private var looked = since
   private var emitted = -1L
 
-  /** Something came: start anew. */
+  /** Start the time anew, since something came. */
   def progress(): Unit = {
     since = System.nanoTime()
     looked = since
     emitted = -1
   }
 
-  /** Raise if there is no point in waiting on; it looks at the slot once a second only. */
+  /** Raise if waiting any longer is pointless; it looks at the slot only once a second. */
   def check(awaited: => String): Unit = {
     val now = System.nanoTime()
     if (now - looked < TimeUnit.MILLISECONDS.toNanos(LookMs)) return
@@ -63,7 +63,7 @@ private[udo] final class ProgressDeadline(end: LaneEnd, place: Place, answerTime
           s"look at `udo status` and `udo logs ${place.deployment}`")
   }
 
-  /** Raise the reason why the slot does not serve, if there is one. */
+  /** Raise an error with the reason if the slot does not serve. */
   def look(): Unit = end.status().foreach { why =>
     val message = UdoException.cut(why.path("message").asText("no reason given"), 16000)
     val traceback = UdoException.cut(why.path("traceback").asText(""), 32000).stripTrailing()
@@ -75,7 +75,7 @@ private[udo] final class ProgressDeadline(end: LaneEnd, place: Place, answerTime
 private[udo] object ProgressDeadline {
   /** The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so. */
   val GraceMs = 15000L
-  /** How often a waiting lane looks whether the slot still serves. */
+  /** How often a waiting lane checks that the slot still serves. */
   val LookMs = 1000L
 
   lazy val host: String = InetAddress.getLocalHost.getHostName

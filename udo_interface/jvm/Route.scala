@@ -5,13 +5,13 @@ import java.nio.charset.StandardCharsets.UTF_8
 import scala.jdk.CollectionConverters._
 
 /**
- * Which slots a deployment's frames go to, as a slot tells it with MOVED (udo_protocol/queue/route.py). Of a keyed deployment also its group
- * map: for each key group the place of its slot, and of each slot the version by which it takes frames once it knows of this map.
+ * The slots that a deployment's frames go to, as a slot sends them with MOVED (udo_protocol/queue/route.py). A keyed deployment's route has
+ * a group map too: for each key group the index of its slot, and for each slot the version by which it takes frames under this map.
  */
 private[udo] final case class Route(version: Long, slots: Seq[String], mapVersion: Long, groups: Array[Int], versions: Seq[Long])
 
 private[udo] object Route {
-  /** From the text in a MOVED answer; a protocol error if it is no route. */
+  /** Parse the text in a MOVED answer; a protocol error if it is no route. */
   def parse(table: Array[Byte]): Route = {
     val text = new String(table, UTF_8)
     def refuse(why: String) = throw UdoException.protocol(s"expected a route as JSON, with version and slots, got ${text.take(200)}: $why")

@@ -4,20 +4,20 @@ import scala.collection.immutable.ArraySeq
 import scala.collection.mutable
 
 /**
- * What an attempt has under way in each slot, as SplitExchange in udo_interface/split.py. A keyed attempt's events go to the slots of their
- * key groups, and END to all of them, so that an epoch counts in every slot or in none. When groups move meanwhile, a slot that has lost
- * some refuses the first frame that was split by the older map; its rows are split again by the newer one and sent before anything
+ * The frames under way of an attempt in each slot, as SplitExchange in udo_interface/split.py. A keyed attempt's events go to the slots of
+ * their key groups, and END to all slots, so that an epoch counts in every slot or in none. When groups move meanwhile, a slot that has
+ * lost some refuses the first frame that was split by the older map; its rows are split again by the newer map and sent before anything
  * else, so that no event of a key overtakes an earlier one.
  */
 private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, check: (Lane, Frame) => Unit) {
   private val underWay = mutable.ArrayBuffer.fill(lanes.size)(mutable.ArrayDeque.empty[Part])
   private val copies = mutable.ArrayBuffer.empty[Events]
   private var places = lanes.opened.groupSlots
-  private var mapVersion = 0L // of the newest map that a slot has told of
-  private var rerouted = 0 // frames
+  private var mapVersion = 0L // of the newest group map that a slot has sent
+  private var rerouted = 0 // how often refused frames were sent anew
   private var ends: Option[Ends] = None
 
-  /** The ENDs of the attempt: key groups that no slot has been sent yet, and the slots that have not been sent any. */
+  /** The ENDs of the attempt: the key groups that no END sent so far names, and the slots that no END was sent to. */
   private final class Ends(val item: Item, val void: Boolean, val highest: Map[String, Long]) {
     var groups: Seq[Int] = of.keyed.toSeq.flatMap(_.groups)
     var slots: Seq[Int] = 0 until lanes.size
@@ -29,7 +29,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
   /** The slot of that key group. */
   def place(group: Int): Int = if (places.isEmpty) 0 else places(group % places.length)
 
-  /** Send the pieces of a batch. When groups move meanwhile, what is left is split anew. */
+  /** Send the pieces of a batch. When groups move meanwhile, the events not yet sent are split anew. */
   def send(item: Item, pieces: Seq[Piece]): Unit = {
     push(item, pieces)
     item.sent = true
@@ -48,7 +48,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     }
   }
 
-  /** Send a piece as one frame, or in halves if that were too large; how many events were sent when groups moved, else all. */
+  /** Send a piece as one frame, or in halves if that is too large; return how many events were sent: not all if groups moved. */
   private def pushFrames(item: Item, piece: Piece): Int = {
     val (before, lane) = (rerouted, lanes(piece.slot))
     val left = mutable.Stack(piece)
@@ -66,7 +66,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
           sent += some.size
           counters.frames += 1
           counters.bytesSent += frame.size
-          // A part of the events lies in buffers of its own only until here.
+          // The slice of a part of the events is released after this block, so its push must be settled first.
           if (some.size < some.events.rows) settle(piece.slot)
           0L
         } else frame.size
@@ -91,7 +91,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     lanes(slot).mayPush
   }
 
-  /** The piece by the slots of its groups; one that goes to a single slot stays as it lies. */
+  /** Split a piece by the slots of its groups; a piece for a single slot is not copied. */
   private def split(piece: Piece): Seq[Piece] = {
     val slots = ArraySeq.tabulate(piece.size)(i => place(piece.events.group(piece.at + i)))
     slots.distinct match {
@@ -107,7 +107,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
 
   // -- groups that move ------------------------------------------------------------------------------------------------
 
-  /** Read the outcome of the slot's last push, and of what is pushed instead if that was refused. */
+  /** Read the outcome of the slot's last push; if it was refused, reroute its rows and read again. */
   private def settle(slot: Int): Unit = {
     var refused = lanes(slot).settle()
     while (refused.nonEmpty) {
@@ -117,19 +117,19 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     underWay(slot).lastOption.foreach(_.piece = None)
   }
 
-  /** No frame of these events is left that a slot may still refuse: their buffers may be used again. */
+  /** Settle until no frame of these events is left that a slot may still refuse: then their buffers may be used again. */
   def settle(events: Iterable[Events]): Unit = {
     var slot = 0
     while (slot < lanes.size && copies.isEmpty) {
       if (underWay(slot).lastOption.exists(_.piece.exists(p => events.exists(_ eq p.events)))) {
         settle(slot)
-        slot = 0 // it may have been sent to another one
+        slot = 0 // refused events may have gone to another slot
       } else slot += 1
     }
     if (copies.nonEmpty) settleAll()
   }
 
-  /** No frame is left that a slot may still refuse. */
+  /** Settle all slots, until no frame is left that a slot may still refuse. */
   private def settleAll(): Unit = {
     var before = -1
     while (before != rerouted) {
@@ -145,9 +145,9 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
   }
 
   /**
-   * The slot's last frame was refused, since groups have moved: send its rows or groups by the newer map. Before anything is sent by that,
-   * all that was sent by the older one is accepted or known to be refused: else a later event of a key could go to the new slot while an
-   * earlier one comes back from the former.
+   * Send the rows or groups of the slot's last frame, which it refused since groups have moved, by the newer map. Before anything is sent
+   * by the newer map, every frame sent by the older one is known to be accepted or refused: else a later event of a key could go to the new
+   * slot before the former slot refuses an earlier one.
    */
   private def reroute(slot: Int, route: Route): Unit = {
     val refused = mutable.ArrayBuffer(withdrawn(slot, route))
@@ -169,7 +169,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     }
   }
 
-  /** What the slot has refused. */
+  /** Take back the part that the slot has refused. */
   private def withdrawn(slot: Int, route: Route): Part = {
     follow(route)
     val part = underWay(slot).removeLast()
@@ -225,7 +225,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
 
   // -- the end ---------------------------------------------------------------------------------------------------------
 
-  /** END to all slots; `void`: the attempt is to leave no trace. */
+  /** Send END to all slots; `void`: the attempt is to leave no trace. */
   def end(item: Item, void: Boolean): Unit = {
     if (lanes.opened.timed && !void) awaitAll()
     settleAll()
@@ -235,7 +235,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     item.sent = true
   }
 
-  /** END to each slot that has not had one, and to those of groups that have not been named. */
+  /** Send END to each slot that has had none, and to the slots of groups that no END has named. */
   private def pushEnds(e: Ends): Unit =
     while (e.slots.nonEmpty || e.groups.nonEmpty) {
       val slot = e.slots.headOption.getOrElse(place(e.groups.head))
@@ -248,7 +248,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
       lanes(slot).pushEnd(here, e.void, e.highest)
     }
 
-  /** Give up what has not been answered. */
+  /** Release the copies of events that are still held. */
   def close(): Unit = {
     copies.foreach(_.close())
     copies.clear()

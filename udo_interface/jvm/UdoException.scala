@@ -10,8 +10,8 @@ final class UdoException(val kind: String, text: String) extends RuntimeExceptio
   override def toString: String = s"udo_protocol.errors.$kind: $getMessage"
 
   /**
-   * The error as it leaves the task: what a Python worker's is, so that its text and its class are those of the Python path. Spark's
-   * driver could not read a class of this jar from a failed task, and would know no reason.
+   * The error as it leaves the task: in the form of a Python worker's error, so that its text and its class are those of the Python path.
+   * Spark's driver could not read a class of this jar from a failed task, and would show no reason.
    */
   def forSpark: PythonException = {
     val error = UdoException.shown(toString)
@@ -19,12 +19,12 @@ final class UdoException(val kind: String, text: String) extends RuntimeExceptio
     error
   }
 
-  /** The same error with where it was in front of its text. */
+  /** The same error with its place in front of its text. */
   def at(place: Place): UdoException = new UdoException(kind, s"$place: $getMessage")
 }
 
 object UdoException {
-  /** Spark's error of that text; those of Spark 4.0 have no class of errors. */
+  /** Makes Spark's error of a text; in Spark 4.0 it has no error class. */
   private val shown: String => PythonException = {
     val made = classOf[PythonException].getConstructors.asInstanceOf[Array[Constructor[PythonException]]]
     made.find(_.getParameterCount == 2) match {
@@ -44,7 +44,7 @@ object UdoException {
     "state_elsewhere" -> "StateElsewhere", "two_producers" -> "TwoProducers", "stale" -> "Stale", "fenced" -> "Fenced",
     "operator" -> "OperatorError")
 
-  /** The error of a wire code; a code that this version does not know is an error that says nothing more. */
+  /** The error of a wire code; a code that this version does not know becomes a plain UdoError. */
   def byCode(code: String, text: String): UdoException = new UdoException(kinds.getOrElse(code, "UdoError"), text)
 
   def serverLost(text: String): UdoException = byCode("server_lost", text)

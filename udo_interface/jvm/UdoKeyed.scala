@@ -18,21 +18,21 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{LogicalRDD, SparkPlan, SparkStrategy, UnaryExecNode}
 import org.apache.spark.util.LongAccumulator
 
-/** A micro-batch of a run of a streaming query; `asynchronous`: the query writes its offsets now and then, not with each. */
+/** A micro-batch of a run of a streaming query; `asynchronous`: the query writes its offsets now and then, not with each micro-batch. */
 private[udo] final case class Epoch(query: UUID, run: UUID, batch: Long, asynchronous: Boolean)
 
-/** The streaming queries of this driver, told by what belongs to them alone: neither threads nor tasks say which query they work for. */
+/** The streaming queries of this driver, found by the sessions that are theirs alone: neither threads nor tasks tell their query. */
 private[udo] object Queries {
-  /** The micro-batch under way of the query that runs its batches in this session, which is a clone of its own. */
+  /** The micro-batch under way of the query that runs its batches in this session, a clone made for the query alone. */
   def epoch(session: SparkSession): Option[Epoch] =
     active(session).values.asScala.find(own(_) eq session).map { query =>
-      // Real-time mode is run by that class, too.
+      // This class also runs real-time mode.
       val asynchronous = query.getClass.getSimpleName == "AsyncProgressTrackingMicroBatchExecution"
       Epoch(query.id, query.runId, query.getLatestExecutionContext().batchId, asynchronous)
     }
 
   /**
-   * The micro-batch in whose foreachBatch a DataFrame is made: in the query's thread, from its DataFrame, or from anything that has it inside.
+   * The micro-batch in whose foreachBatch a DataFrame is made: in the query's thread, or from a plan that contains the batch's DataFrame.
    */
   def around(session: SparkSession, plan: LogicalPlan): Option[Epoch] = {
     val here = Option(session.sparkContext.getLocalProperty("sql.streaming.queryId")).map(UUID.fromString)
@@ -41,7 +41,7 @@ private[udo] object Queries {
     sessions.iterator.flatMap(epoch).nextOption()
   }
 
-  /** Those in which queries were started, and those that they run their batches in. */
+  /** The sessions in which queries were started, and those that the queries run their batches in. */
   def sessions(session: SparkSession): Seq[SparkSession] =
     active(session).values.asScala.toSeq.flatMap(query => Seq(query.sparkSession.asInstanceOf[SparkSession], own(query)))
 
@@ -62,12 +62,12 @@ private[udo] object Queries {
   private def made(rows: LogicalRDD): SparkSession = sessionOf.get(rows).asInstanceOf[SparkSession]
 }
 
-/** For each call in a run of a query the last epoch of which a partition has been evaluated, so that those between are known to be of no effect. */
+/** For each call in a run of a query, the last epoch with an evaluated partition: the epochs since then are known to be of no effect. */
 private[udo] object Evaluated {
   private final case class Last(since: Option[Long], epoch: Long, begun: LongAccumulator)
   private val last = mutable.HashMap.empty[(UUID, String), Last]
 
-  /** Begins an epoch: the last one before it that has been evaluated (-1: none), if this run can know it, and what counts its partitions. */
+  /** Begin an epoch; return the last evaluated epoch before it (-1: none), if this run can know it, and the counter of its partitions. */
   def begin(call: String, of: Epoch, context: SparkContext, running: UUID => Boolean): (Option[Long], LongAccumulator) = synchronized {
     last.filterInPlace { case ((run, _), _) => running(run) }
     val before = last.get((of.run, call))
@@ -83,16 +83,16 @@ private[udo] object Evaluated {
   }
 }
 
-/** Whose epochs a keyed call takes part in: `Stream` is known when the plan of a micro-batch is carried out, the others when it is made. */
+/** The epochs that a keyed call takes part in: a `Stream`'s are known when a micro-batch's plan is executed, others when it is made. */
 private[udo] sealed trait Belonging
 private[udo] case object Stream extends Belonging
 private[udo] final case class Inside(epoch: Epoch) extends Belonging
 private[udo] case object Job extends Belonging
 
 /**
- * What a keyed call's rows go through before it: one partition for each part of the key groups, and at the beginning of each partition, also
- * of one without rows, rows whose key groups say which evaluation of the plan it belongs to, and which partition of it it is. All other
- * columns of those rows are null, so all columns may be.
+ * Prepares the rows of a keyed call: one partition for each part of the key groups, and at the beginning of each partition, even one
+ * without rows, mark rows, whose key groups tell the partition's number and the evaluation of the plan that it belongs to. All other
+ * columns of mark rows are null, so every column is nullable.
  */
 private[udo] final case class UdoKeyed(
     deployment: String,
@@ -119,8 +119,8 @@ private[udo] object UdoKeyed {
 }
 
 /**
- * A keyed call's answers in a query. Whoever asks for one of them has the whole partition evaluated first (udo_interface/held.py); one that
- * nobody asks for, as where a join finds its other side empty, is evaluated when its task ends: else it would stay half done.
+ * A keyed call's answers in a query. The first read of an answer evaluates the whole partition (udo_interface/held.py); a partition that
+ * nobody reads, e.g. since a join finds its other side empty, is evaluated when its task ends: else it would stay half done.
  */
 private[udo] final case class UdoWhole(deployment: String, child: LogicalPlan) extends UnaryNode {
   override def output: Seq[Attribute] = child.output
@@ -190,7 +190,7 @@ private[udo] final case class UdoWholeExec(deployment: String, child: SparkPlan)
   override protected def doExecute(): RDD[InternalRow] = child.execute().mapPartitionsInternal(new Whole)
 }
 
-/** Asks for an answer when the task ends, if nobody else has. What is below ends its own work after that: listeners are called backwards. */
+/** Asks for an answer when the task ends, if nobody has. The call below ends after that: listeners run in the reverse order. */
 private[udo] final class Whole extends (Iterator[InternalRow] => Iterator[InternalRow]) with Serializable {
   override def apply(rows: Iterator[InternalRow]): Iterator[InternalRow] = {
     val context = TaskContext.get()
@@ -210,8 +210,8 @@ private[udo] final class Whole extends (Iterator[InternalRow] => Iterator[Intern
 }
 
 /**
- * Puts the mark in front of each partition, in the column `group`, so that no row is wider for it: the length of its UTF-8 as a negative
- * number, which no key group is, then its bytes, four to a row, little endian, filled up with zeros.
+ * Puts the mark in front of each partition, in the column `group`, so that rows need no further column: the length of its UTF-8 as a
+ * negative number, which no key group is, then its bytes, four to a row, little endian, filled up with zeros.
  */
 private[udo] final class Marks(evaluation: String, begun: Option[LongAccumulator], output: Seq[Attribute], group: Int)
     extends ((Int, Iterator[InternalRow]) => Iterator[InternalRow])

@@ -13,11 +13,11 @@ import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy, UnaryExecNode}
 import org.apache.spark.sql.execution.metric.SQLMetrics
 import org.apache.spark.sql.types.{DataType, StructType}
 
-/** What udo_interface/jvm_path.py calls. It has no state: one of it is as good as another. */
+/** The entry point for udo_interface/jvm_path.py. It has no state: one instance is as good as another. */
 final class UdoCalls {
   /**
-   * `df`, whose columns are those that are sent in their order, then those that are kept, through the operator; `schema` is Spark's, as
-   * JSON, of the answers and what is kept.
+   * Send `df` through the operator. Its columns are those sent, in their order, then those kept; `schema` is Spark's, as JSON, of the
+   * answers and the kept columns.
    */
   def through(df: Dataset[Row], call: String, schema: String): DataFrame = {
     val session = df.sparkSession
@@ -27,8 +27,8 @@ final class UdoCalls {
   }
 
   /**
-   * `df` in partitions by its column `group`, each of which begins with rows whose groups say which one it is. If `ordered`,
-   * `df` is sorted within partitions, and so are these.
+   * `df` in partitions by its column `group`, each of which begins with its mark rows. If `ordered`, `df` is sorted within
+   * partitions, and so is the result.
    */
   def keyed(df: Dataset[Row], deployment: String, uid: String, group: String, partitions: Int, ordered: Boolean): DataFrame = {
     val session = df.sparkSession
@@ -42,14 +42,14 @@ final class UdoCalls {
     Dataset.ofRows(session, UdoKeyed.over(rows, deployment, uid, group, partitions, order, belonging))
   }
 
-  /** `df`, the answers of a keyed call in a query: each partition is evaluated whole, whatever is asked of it. */
+  /** `df`, the answers of a keyed call in a query: each partition is evaluated whole, however little of it is read. */
   def whole(df: Dataset[Row], deployment: String): DataFrame = Dataset.ofRows(df.sparkSession, UdoWhole(deployment, df.logicalPlan))
 
-  /** Query, run and micro-batch in whose foreachBatch `df` is made, if it is. */
+  /** Query, run and micro-batch in whose foreachBatch `df` is made; empty if it is made in none. */
   def around(df: Dataset[Row]): Array[String] =
     Queries.around(df.sparkSession, df.logicalPlan).fold(Array.empty[String])(e => Array(s"${e.query}", s"${e.run}", s"${e.batch}"))
 
-  /** Also in the sessions whose DataFrames the call's may be put together with: a plan is made in the session of the leftmost one. */
+  /** Register the strategy, also in sessions whose DataFrames may be combined with the call's: the leftmost one's makes the plan. */
   private def plan(session: SparkSession, strategy: SparkStrategy): Unit = synchronized {
     val others = SparkSession.getActiveSession ++ SparkSession.getDefaultSession ++ Queries.sessions(session)
     for (each <- (others.toSeq :+ session).distinct if !each.experimental.extraStrategies.contains(strategy))
@@ -57,7 +57,7 @@ final class UdoCalls {
   }
 }
 
-/** A call of an operator in a query. Its output has nothing of its child's columns. */
+/** A call of an operator in a query. Its output has none of its child's columns. */
 private[udo] final case class Udo(call: Call, override val output: Seq[Attribute], child: LogicalPlan)
     extends UnaryNode
     with MultiInstanceRelation {
@@ -76,7 +76,7 @@ private[udo] object UdoStrategy extends SparkStrategy {
   }
 }
 
-/** The call as it is carried out: by the executor's JVM itself. */
+/** The physical plan of the call: the executor's JVM itself carries it out. */
 private[udo] final case class UdoExec(call: Call, override val output: Seq[Attribute], child: SparkPlan) extends UnaryExecNode {
   override def producedAttributes: AttributeSet = AttributeSet(output)
   override def outputPartitioning: Partitioning = child.outputPartitioning

@@ -20,7 +20,7 @@ private[udo] final class UnixStream(path: String) extends AutoCloseable {
   private val key = channel.register(selector, SelectionKey.OP_READ)
   private val task = TaskContext.get()
 
-  /** Something into `target`, which has room; how much, -1: the other side has closed. SocketTimeoutException at the deadline. */
+  /** Read into `target`, which has room; return the bytes read, -1: the other side has closed. SocketTimeoutException at the deadline. */
   def read(target: ByteBuffer, deadline: Long): Int = {
     var n = channel.read(target)
     while (n == 0) {
@@ -30,7 +30,7 @@ private[udo] final class UnixStream(path: String) extends AutoCloseable {
     n
   }
 
-  /** All of these. */
+  /** Write all pieces. */
   def write(pieces: Array[ByteBuffer], deadline: Long): Unit = {
     var at = 0
     while (at < pieces.length) {
@@ -58,8 +58,8 @@ private[udo] final class UnixStream(path: String) extends AutoCloseable {
 }
 
 private[udo] object UnixStream {
-  /** How often a wait looks whether the task was killed. */
+  /** How often a wait checks whether the task was killed. */
   val LookMs = 1000L
-  /** Buffers in one write at most. */
+  /** The most buffers in one write. */
   val Gathered = 64
 }
