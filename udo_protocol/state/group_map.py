@@ -1,4 +1,4 @@
-"""The group map: the slot of each key group of a keyed deployment, versioned, kept with the first slot's state. Moves (moving.py) change it.
+"""The group map: the slot of each key group of a keyed deployment. Versioned; kept with the first slot's state; moving.py changes it.
 
 An unchanged map is not stored: it spreads the groups evenly over the slots of the deployment.
 """
