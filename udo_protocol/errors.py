@@ -53,7 +53,7 @@ class Conflict(UsageError):
 
 
 class Unauthorized(UsageError):
-    """A write without a valid token."""
+    """A login, or a request that needs a token, without valid credentials."""
 
     code = "unauthorized"
 

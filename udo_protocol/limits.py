@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Buckets of the histogram of a frame's time inside the operator, in ms: from a vectorised filter to a model that is called per event.
+# Bucket bounds of the histogram of a frame's time inside the operator, in ms: from a vectorised filter to a model that is called per event.
 FRAME_TIMES_MS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 10_000.0)
 # Key groups (units of state, routing and migration) of a keyed deployment by default: usually many more than slots, few enough that
 # listing them in END costs nothing. Balancing needs thousands. At most as many as END can list in a header, at 3 bytes each.

@@ -92,7 +92,7 @@ local function accept(keys, a)
   if a[8] ~= '' then
     local newest = redis.call('GET', p .. 'newest:' .. a[8])
     if newest and newest > a[9] then return refuse('STALE', newest) end
-    -- There is a key for each partition of each session, and each batch job is a session: it expires before a lane's lease.
+    -- There is a key for each partition of each session, and each batch job is a session: it must not live as long as a lane may.
     redis.call('SET', p .. 'newest:' .. a[8], a[9], 'PX', math.min(tonumber(a[7]), 600000))
   end
   local bytes = num(p .. 'bytes', 0)

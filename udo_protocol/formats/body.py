@@ -1,4 +1,4 @@
-"""Decodes Arrow bytes from other processes, the only place that does: the lengths of a batch returned here can be trusted.
+"""Decodes Arrow bytes from other processes, the only place that does: the lengths in the batches that it returns can be trusted.
 
 Arrow trusts a message's offsets and lengths, and reads whatever lies there. Therefore the message's own numbers are first
 checked against its bytes, then every column is validated in full, and only then is anything returned.
@@ -219,7 +219,7 @@ def _validate(batch: pa.RecordBatch, text: bool) -> None:
             column.validate(full=True)
             continue
         column.view(bare).validate(full=True)
-        if text and not bytes(column.buffers()[2] or b"").isascii():  # if it is, it is UTF-8 wherever its values begin and end
+        if text and not bytes(column.buffers()[2] or b"").isascii():  # ASCII is UTF-8 wherever its values begin and end
             column.validate(full=True)
 
 

@@ -242,7 +242,7 @@ class NodeClient:
         return self._stream("MoveGroups", request, request.wait_ms / 1000 + _MARGIN_S)
 
     def ready_to_take(self, name: str, slot: int) -> int:
-        """The slot's place among those of the node that another node moves key groups to. Conflict if it cannot take them now."""
+        """Ask, before a move from another node, for the slot's place among those of this node. Conflict if it cannot take groups now."""
         return int(self._call("ReadyToTake", pb.ReadyToTakeRequest(deployment=name, slot=slot), _MARGIN_S).place)
 
     def take_groups(self, name: str, slot: int, version: int, carried: Iterable[tuple[str, bytes]], timeout_s: float = 600.0) -> None:
@@ -296,7 +296,7 @@ class NodeClient:
         return self._stream("Decisions", pb.DecisionsRequest(deployment=deployment), timeout_s)
 
     def usage(self, deployment: str = "") -> pb.UsageReply:
-        """The resources that a deployment (or a former one) has used on this node so far; of each deployment by default."""
+        """The resources that a deployment, also an undeployed one, has used on this node so far; of each deployment by default."""
         return self._call("Usage", pb.UsageRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
     def logs(self, deployment: str, *, follow: bool = False, tail_lines: int = 0, timeout_s: float | None = None) -> Iterator[pb.LogLine]:
@@ -321,7 +321,7 @@ class NodeClient:
         return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
 
     def record(self, deployment: str, for_s: float, frames: int = 0) -> Iterator[pb.RecordPart]:
-        """Record frames and answers for `for_s` seconds, at most `frames` frames (0: no bound); closing the iterator ends it early."""
+        """Record the frames that it answers for `for_s` seconds, at most `frames` (0: no bound); closing the iterator ends it early."""
         request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames)
         return self._stream("Record", request, for_s + _RECORD_MARGIN_S)
 

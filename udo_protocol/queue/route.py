@@ -57,7 +57,7 @@ def change(queue: Connection, prefix: str, route: Route) -> None:
 
 
 def told(queue: Connection, prefix: str) -> tuple[bytes, int]:
-    """The last frame that the node manager wrote into the slot's log, and the number of the one by which a move raised the route."""
+    """The last frame that the node manager wrote into the slot's log, and the number of the frame by which a move raised the route."""
     frame, cut = queue.call("HMGET", f"{prefix}route", "frame", "cut")
     return bytes(frame or b""), int(cut or 0)
 

@@ -69,7 +69,7 @@ class ContentClient(HttpClient):
         return digest
 
     def mount_blob(self, repository: str, digest: str, source: str) -> bool:
-        """Add a blob of the repository `source` to `repository` without sending it; returns whether the source has it."""
+        """Add a blob of the repository `source` to `repository` without sending it; returns whether `repository` has it now."""
         return self.has_blob(repository, digest) or self._mount(repository, digest, source) is None
 
     def _mount(self, repository: str, digest: str, source: str = "") -> str | None:

@@ -21,8 +21,8 @@ FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)
 DEAD, PENDING = "dead", "pending"  # the two hashes
 KEPT = "savepoint:rollback:"  # prefix of copies from before an update that can still be rolled back (rewinding.py)
-# Hash of keyed letters that are to be processed again: name -> '', or the epoch of an ENDed attempt that has done so. They are removed
-# at the END of a later epoch, because until then another attempt at the same epoch has to process them, too.
+# Hash of keyed letters that are to be processed again: name -> '', or the epoch of an ENDed attempt that has processed it. They are removed
+# at the END of a later epoch, because until then another attempt at the same epoch has to process them too.
 REPLAY = "replay"
 _ID_BYTES = 6
 # The JSON types of a letter's fields.

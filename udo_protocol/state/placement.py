@@ -26,12 +26,12 @@ class PendingMove:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> PendingMove:
-        """As `document` has it."""
+        """Inverse of `document`."""
         numbers = (int(found["source"]), int(found["to"]), tuple(map(int, found["groups"])))
         return cls(int(found["version"]), str(found["node"]), *numbers)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data in the form of a JSON document."""
         return {"version": self.version, "node": self.node, "source": self.source, "to": self.to, "groups": list(self.groups)}
 
 
@@ -39,7 +39,7 @@ class PendingMove:
 class PendingStep:
     """A step that the manager of `application` granted by decision `number` of a segment of its journal, at `at_s`: the slot in place
     `source`, on `node`, gives key groups away and, unless the step is a scale-out, is then removed. `to`: the place of the slot that was
-    added for them, or None. `groups`: those that a scale-out moves; other steps move all. `gone`: the slot is removed; its node is next."""
+    added for them, or None. `groups`: those that a scale-out moves; other steps move all. `gone`: the slot is gone; its node follows."""
 
     application: str
     segment: int
@@ -54,11 +54,11 @@ class PendingStep:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> PendingStep:
-        """As `document` has it."""
+        """Inverse of `document`."""
         return cls(**{**found, "groups": tuple(found["groups"])})
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data in the form of a JSON document."""
         return {**asdict(self), "groups": list(self.groups)}
 
 
@@ -68,7 +68,7 @@ class Replication:
 
     `wanted`: how many replicas each slot is to have. `disks`: for each named node the disk that is meant (its incarnation). By place:
     `counted`, nodes that hold all that was ENDed; `joining`, nodes that do not yet, with the version that named them; `terms`, the
-    version by which the slot came to its node. `lost`: nodes whose slots no other node holds.
+    version by which the slot came to its node. `lost`: lost nodes whose slots no live node holds.
     """
 
     wanted: int
@@ -80,7 +80,7 @@ class Replication:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Replication:
-        """As `document` has it."""
+        """Inverse of `document`."""
         return cls(
             int(found["wanted"]),
             dict(found["disks"]),
@@ -91,7 +91,7 @@ class Replication:
         )
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data in the form of a JSON document."""
         lists = {"counted": [list(c) for c in self.counted], "joining": [dict(j) for j in self.joining], "terms": list(self.terms)}
         return {"wanted": self.wanted, "disks": dict(self.disks), **lists, "lost": list(self.lost)}
 

@@ -13,7 +13,7 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
 # A promotion waits at most this long for the end of an epoch to be on disk, for the first answer of the next epoch, and for a standby
-# that is behind: two pauses in succession would make one long gap. _LOOK_MS: between two checks.
+# that is behind: two pauses in succession would make one long gap. _LOOK_MS: the pause between two checks.
 ON_DISK_MS, NEXT_MS, BEHIND_MS, _LOOK_MS = 500, 50, 500, 2
 
 

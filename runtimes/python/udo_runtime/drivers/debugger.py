@@ -14,7 +14,7 @@ from udo_runtime.execution.failure import PassedOn, ProcessingError, own_frames
 
 
 class Quit(PassedOn):
-    """`q` was typed: the replay ends."""
+    """Raised when `q` was typed, to end the replay."""
 
 
 class Debugger(pdb.Pdb):

@@ -86,13 +86,13 @@ class KeyedOwner:
         return Adopted(self.durable.adopted(name, effect.loaded, self._ahead.pop(effect.version, None)), self.ledger.adopted(name))
 
     def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
-        """The start of an engine whose sessions are those of the newest checkpoint."""
+        """The data from which an engine starts whose sessions are those of the newest checkpoint."""
         return Start(sessions, failed_lanes(self._link.conn, self._link.prefix), self.durable.cuts(), self.ledger.sizes(), unseen)
 
     def take(self, read: Read) -> int:
         """Take over after a promotion: send the riding answers of the newest checkpoint. Returns the frame to continue from."""
         if not self.durable.kept():
-            rewinding.release(self._link.conn, self._link.prefix)  # a rolled-back version may have died before it released the pin
+            rewinding.release(self._link.conn, self._link.prefix)  # a version restored by a rollback may have died before this
         covers = self.durable.covered()
         if covers.riding:  # the instance that made this checkpoint may have died before the replicas held it
             self.durable.await_replicas(self._waiting)
@@ -114,7 +114,7 @@ class KeyedOwner:
         return seq + len(frames)
 
     def settle(self) -> None:
-        """Does nothing: no reply is outstanding after a step."""
+        """Do nothing: no reply is outstanding after a step."""
 
     def send(self, effect: Send) -> None:
         """Send answers."""

@@ -53,7 +53,7 @@ class KeyedInstance:
         self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix), connect)
 
     def serve(self) -> None:
-        """See main.Instance."""
+        """See main.Assigned."""
         link, a, owner = self.link, self._a, self._owner
         reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
         if comparing := a.get("comparing"):

@@ -110,7 +110,7 @@ class Mirror:
         return f"{self._link.prefix}{name}"
 
     def _await_begin(self) -> None:
-        """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy tells where to begin."""
+        """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy shows where to begin."""
         waited_until = time.monotonic() + _BEGIN_S
         while not self._on(self._link.conn.call("GET", self._key("mirrors"))):
             if time.monotonic() > waited_until:

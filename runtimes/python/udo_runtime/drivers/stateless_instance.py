@@ -35,7 +35,7 @@ class StatelessInstance:
         self._perform = Performer(link, schemas[0])
 
     def serve(self) -> None:
-        """See main.Instance."""
+        """See main.Assigned."""
         if comparing := self._a.get("comparing"):
             comparison = Comparison(self._replies.reference, comparing["examples"])
             comparer = StatelessComparer(self._processor, self._schemas[0], self._perform, comparison)

@@ -16,8 +16,8 @@ from udo_runtime.state.session import Session
 
 # Changes below this are not worth folding, however small the base.
 FOLD_BYTES = 8 << 10
-# Folding groups, and rewriting those of a former version, is spread over checkpoints, so that none takes long: each writes at most this
-# many bytes of bases, plus twice the bytes of changes, which is what folding eventually costs per change.
+# Folding groups, and rewriting those of a former version, is spread over checkpoints, so that none takes long: each writes about this
+# many bytes of bases, plus twice the bytes of changes, which is the eventual cost of folding per change.
 _WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
 
 

@@ -50,7 +50,7 @@ from udo_runtime.state import restoring
 from udo_runtime.state.missed import Missed
 from udo_runtime.state.session import Session
 
-# A checkpoint is due after this part of the retained bytes, so that the log has room for frames that come while it is being written.
+# A checkpoint is due after 1/_CHECKPOINT_SHARE of the retained bytes: the log has room for frames that come while it is being written.
 _CHECKPOINT_SHARE = 4
 
 

@@ -112,7 +112,7 @@ def halved(
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any] | ProcessingError]:
-    """Each row as a dict, or the error why Python cannot hold it."""
+    """Each row as a dict, or the error that says why Python cannot hold it."""
     try:
         return list(as_events(batch))
     except UNHELD:

@@ -63,7 +63,7 @@ class KeyedContext(Context):
         return None if self._watermark_us is None else EPOCH + dt.timedelta(microseconds=self._watermark_us)
 
     def timer(self, at: dt.datetime) -> None:
-        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; once for each time."""
         self._set_timer(self._number, pack(self.key), to_us(at))
 
     def expire(self, at: dt.datetime) -> None:

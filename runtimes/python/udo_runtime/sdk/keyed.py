@@ -19,7 +19,7 @@ class FrameKeys:
         self._values, self.index, self._select = values, index, select
 
     def timer(self, number: int, at: datetime) -> None:
-        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; once for each time."""
         self._select(number).timer(at)
 
     def expire(self, number: int, at: datetime) -> None:

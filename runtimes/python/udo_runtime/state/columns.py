@@ -29,7 +29,7 @@ class ColumnValues(MutableMapping[Any, bytes]):
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
         self._columns = [array(c.code) for c in layout.columns]
-        self._given = [bytearray() for _ in layout.columns]  # by row: 1, or 0 for a state that lacks the entry
+        self._given = [bytearray() for _ in layout.columns]  # for each row 1, or 0 if the state lacks the entry
         self._missing = [0] * len(layout.columns)  # number of rows in use whose state lacks the entry
         self._row_bytes = sum(c.itemsize for c in self._columns)
         self._bytes = 0  # bytes of keys, and of `others`
@@ -196,7 +196,7 @@ def packed_states(layout: Layout, cells: Sequence[Cells], count: int) -> list[by
 
 def stored_columns(version: int, layout: Layout, others: Delta, block: Block) -> bytes:
     """The stored form of values as columns: the byte COLUMNS, the state version, then in MessagePack [keys of others, values of others,
-    keys, names and types of the columns, for each column its data buffer and, by key, which are given; nil: all]."""
+    keys, names and types of the columns, for each column its data buffer and, by key, whether it has a value (nil: all have)]."""
     keys, columns = block
     stored: list[list[Any]] = []
     for column, cells in zip(layout.columns, columns, strict=True):

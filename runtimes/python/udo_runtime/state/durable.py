@@ -40,7 +40,7 @@ class Durable:
         return (RewoundState if rewind else StandbyState)(self._state, self._prefix, name, self._run_id, self._versions, groups)
 
     def owns(self) -> bool:
-        """Whether this instance owns the slot on the state server: the first half of its promotion."""
+        """Whether this instance owns the slot on the state server, which is the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
     def kept(self) -> bool:
@@ -107,7 +107,7 @@ class Durable:
     def save(
         self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = (), between: Callable[[], None] = lambda: None
     ) -> None:
-        """Make a checkpoint durable, here and on all replicas, with the commands `beside` in the same transaction. Fenced if another
+        """Make a checkpoint durable on this node and all replicas, with the commands `beside` in the same transaction. Fenced if another
         instance owns the slot. `between` is called while it waits for replicas."""
         content, at = checkpoint.content, round(time.time(), 3)
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}

@@ -38,7 +38,7 @@ def _current(group: Group | None, epoch: int) -> bool:
         return False
     if group.label.epoch == epoch:
         return group.label.attempt != RESTORED
-    # If a limit cut the epoch short here (VOID), another node may have evaluated it in full.
+    # If a limit cut the epoch short on this node (VOID), another node may have evaluated it in full.
     return group.label.epoch == epoch - 1 and (group.ended is True or bool(group.candidate))
 
 
