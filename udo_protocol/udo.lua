@@ -269,7 +269,7 @@ local function promote(keys, a)
   return {'OWNER', num(p .. 'emitted', 0)}
 end
 
--- Queue server: begin the log of a slot whose keys an operator broke anew after `seq`, as if the server had been lost: frames,
+-- Queue server: restart, after `seq`, the log of a slot whose keys an operator broke, as if the server had been lost: frames,
 -- answers and lanes are removed, and their producers get LaneExpired. In one step, so that no frame is accepted in between.
 -- ARGV: token, seq.
 local function anew(keys, a)
