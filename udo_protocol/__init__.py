@@ -1,1 +1,1 @@
-"""The bottom layer: what every other package agrees on. Imports nothing of the project above it."""
+"""The bottom layer: definitions that all other packages share. Imports nothing from the packages above it."""

@@ -1,5 +1,5 @@
-"""Certificates for connections between hosts: a folder with `ca.crt` (the authority that the other side's certificate must be signed by),
-`tls.crt` and `tls.key` (this side's own), in PEM form, named as Kubernetes and cert-manager do.
+"""Certificates for connections between hosts: a folder with `ca.crt` (the authority that must have signed the other side's certificate),
+`tls.crt` and `tls.key` (this side's own), in PEM form, with the names that Kubernetes and cert-manager use.
 
 The files are read again for every new connection, so replacing them takes effect without a restart. Nothing here opens a connection.
 """
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     import ssl
 
 CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
-# Of a host, where no other folder is named.
+# The host's folder, used when no other one is named.
 SYSTEM_FOLDER = Path("/etc/udo/tls")
-# A certificate and its key are two files: whoever reads between their replacements looks again, this often and after this pause.
+# A certificate and its key are two files: a read that falls between their replacements is repeated, this many times after this pause.
 _READS, _READ_AGAIN_S = 5, 0.02
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Files in PEM form: the authority of the other side's certificate, and this side's own certificate and key."""
+    """Paths of PEM files: the authority of the other side's certificate, and this side's own certificate and key."""
 
     ca: Path
     certificate: Path
@@ -34,19 +34,19 @@ class Tls:
 
     @classmethod
     def folder(cls, folder: str | Path) -> Tls:
-        """Those in this folder. They are not read yet."""
+        """The files in this folder, which are not read yet."""
         top = Path(folder).expanduser().absolute()
         return cls(top / CA, top / CERTIFICATE, top / KEY)
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes whenever one of the files is replaced or written."""
+        """A value that changes whenever one of the files is replaced or written."""
         try:
             return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in map(os.stat, (self.ca, self.certificate, self.key)))
         except OSError as e:
             raise _unusable(e.filename, e) from e
 
     def pem(self) -> Pem:
-        """The contents of the files, which belong together; UsageError names the file that does not."""
+        """The contents of the files, checked to belong together; UsageError names the file that does not fit."""
         for _ in range(_READS):
             before = self.stamp()
             client_context(self)
@@ -61,7 +61,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Pem:
-    """What the files of a Tls hold."""
+    """The contents of the files of a Tls."""
 
     ca: bytes
     certificate: bytes
@@ -69,36 +69,36 @@ class Pem:
 
 
 def found(given: str | Path | None, home: Path) -> Tls | None:
-    """The folder that was given, else `tls` in the home of `udo up`, else the system's; None if there is none of them."""
+    """The folder that was given, else `tls` in the home of `udo up`, else the system's; None if none of them exists."""
     if given:
         return Tls.folder(given)
     for folder in (home / "tls", SYSTEM_FOLDER):
-        if os.path.isdir(folder):  # False also where this user may not look
+        if os.path.isdir(folder):  # also False without permission to look
             return Tls.folder(folder)
     return None
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """For one connection: the server's chain and host name are checked, and this side's certificate is shown."""
-    import ssl  # instances have no use for it, and start faster
+    """A context for one connection: it checks the server's chain and host name, and presents this side's certificate."""
+    import ssl  # imported only here, since instances do not need it and start faster without
 
     return loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls)
 
 
 def fresh_context(tls: Tls) -> ssl.SSLContext:
-    """As `client_context`, for a client that keeps its context: each connection is made by the files as they are then."""
+    """Like `client_context`, for a client that keeps its context: each connection uses the files as they are when it is made."""
     import ssl
 
     class Fresh(ssl.SSLContext):
         def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
             return client_context(tls).wrap_socket(*args, **options)
 
-    client_context(tls)  # files that cannot be used are told now
+    client_context(tls)  # report unusable files now
     return Fresh(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def loaded(context: ssl.SSLContext, tls: Tls) -> ssl.SSLContext:
-    """The context with these files; UsageError if they cannot be used."""
+    """Load these files into the context; UsageError if they cannot be used."""
     try:
         context.load_verify_locations(tls.ca)
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Time as a value that is handed in, so that tests never sleep."""
+"""Clocks that are passed in, so that tests never sleep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What code that waits may use."""
+    """The clock of code that waits."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary point, never going back."""
@@ -30,10 +30,10 @@ class SystemClock:
 
 
 class SteadyTime:
-    """Seconds since the epoch by `time`, without its jumps: a machine that was suspended, or whose clock is set, has not let that much
-    time pass. What it is ahead or behind is made up for at a tenth of the time that passes.
+    """Seconds since the epoch by `time`, without its jumps: suspending the machine or setting its clock does not count as time passed.
+    The difference from `time` is made up at a tenth of the speed at which time passes.
 
-    For leases: who renews one in time keeps it, whatever the clock says. May be called from any thread.
+    For leases: a holder that renews in time keeps its lease, whatever the clock says. May be called from any thread.
     """
 
     _SLEW = 0.1
@@ -53,9 +53,9 @@ class SteadyTime:
 
 
 class ObservedTime:
-    """Measures how long something has been observed, by an observer that may hang itself (SIGSTOP, a paused machine).
+    """Measures how long something has been observed, by an observer that may itself hang (SIGSTOP, a paused machine).
 
-    Time in which it did not run does not count: one lap is `most_s` at most.
+    Time in which the observer did not run does not count: one lap is `most_s` at most.
     """
 
     def __init__(self, most_s: float, clock: Clock | None = None) -> None:
@@ -63,13 +63,13 @@ class ObservedTime:
         self._at = self._clock.monotonic()
 
     def lap(self) -> float:
-        """Seconds since the last one."""
+        """Seconds since the last lap."""
         before, self._at = self._at, self._clock.monotonic()
         return min(self._at - before, self._most_s)
 
 
 class FakeClock:
-    """A clock that advances only on request, or by sleeping on it."""
+    """A clock that advances only when it is set, or by sleeping on it."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now

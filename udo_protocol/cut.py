@@ -1,4 +1,4 @@
-"""Text of any length, bounded: the beginning and the end stay, and in between stands how much is missing."""
+"""Bounds text: the beginning and the end stay, and a note between them says how much was cut."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class UdoError(Exception):
     retry = False
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows of it: the message says where and what to do, our own frames say nothing more. With UDO_DEBUG=1 all of it."""
+        """The traceback that IPython shows: only the message, since our own frames add nothing to it; everything with UDO_DEBUG=1."""
         if os.environ.get("UDO_DEBUG"):
             return traceback.format_exception(self)
         return [f"{type(self).__name__}: {self}"]
@@ -29,7 +29,7 @@ class UsageError(UdoError):
 
 
 class ManifestError(UsageError):
-    """An operator's manifest is malformed: names the file, the field, what was expected and what came."""
+    """An operator's manifest is malformed: names the file, the field, the expected and the actual value."""
 
     code = "manifest"
 
@@ -41,19 +41,19 @@ class SchemaError(UsageError):
 
 
 class NotFound(UsageError):
-    """No operator, version or deployment of that name; lists the near ones."""
+    """No operator, version or deployment of that name; lists similar names."""
 
     code = "not_found"
 
 
 class Conflict(UsageError):
-    """The name is taken by other content, or the step is not allowed in the present state."""
+    """The name is taken by other content, or the step is not allowed in the current state."""
 
     code = "conflict"
 
 
 class Unauthorized(UsageError):
-    """A write without a valid token."""
+    """A login, or a request that needs a token, without valid credentials."""
 
     code = "unauthorized"
 
@@ -65,7 +65,7 @@ class SignatureError(UsageError):
 
 
 class Refused(UsageError):
-    """What was pushed is not what a node unpacks or runs: says why. It is not tried again until something has changed."""
+    """A pushed version that a node does not unpack or run: says why. The node does not try again until something has changed."""
 
     code = "refused"
 
@@ -84,19 +84,19 @@ class Unavailable(PeerError):
 
 
 class NodeAway(Unavailable):
-    """No node manager answers where one may have been, and may come back: names the host and the socket."""
+    """No node manager answers at an address where one may have run and may come back: names the host and the socket."""
 
     code = "node_away"
 
 
 class SlotsAway(NodeAway):
-    """The node that was asked answers, but another one, which has slots of the deployment, does not: names it and the slots."""
+    """The node that was asked answers, but another node with slots of the deployment does not: names that node and the slots."""
 
     code = "slots_away"
 
 
 class WaitTimeout(PeerError):
-    """A bounded wait ended; names what was awaited and for how long."""
+    """A bounded wait ended without result; says for what and how long it waited."""
 
     code = "timeout"
     retry = True
@@ -110,13 +110,13 @@ class ServerLost(PeerError):
 
 
 class Untrusted(PeerError):
-    """No TLS with a server: one side does not accept the other's certificate. Says which, and why."""
+    """The TLS handshake with a server failed: one side does not accept the other's certificate. Says which side, and why."""
 
     code = "untrusted"
 
 
 class LaneExpired(PeerError):
-    """The lane was idle beyond its lease and what it left behind has been removed."""
+    """The lane was idle beyond its lease, and its data has been removed."""
 
     code = "lane_expired"
     retry = True
@@ -129,26 +129,26 @@ class ProtocolError(PeerError):
 
 
 class StrayAnswer(ProtocolError):
-    """An answer to another lane, or to a frame that was not sent: its operator, or who answered for it, mixed lanes up."""
+    """An answer to another lane, or to a frame that was not sent: the operator, or a process that answered for it, mixed lanes up."""
 
     code = "stray_answer"
 
 
 class SlotBroken(PeerError):
-    """A key of a slot does not hold what belongs there: its operator, which may write there, did it. Names the key."""
+    """A key of a slot holds invalid data, written by the slot's operator, which may write there. Names the key."""
 
     code = "slot_broken"
     retry = True
 
 
 class StateLost(PeerError):
-    """Durable state does not reach up to the epoch that a query continues with; names both epochs."""
+    """The durable state ends before the epoch that a query continues from; names both epochs."""
 
     code = "state_lost"
 
 
 class StateElsewhere(UsageError):
-    """The state of a keyed session lies on another node than the one that was asked; names both, and what to do."""
+    """The state of a keyed session lies on another node than the one that was asked; names both nodes and the remedy."""
 
     code = "state_elsewhere"
 
@@ -160,7 +160,7 @@ class TwoProducers(UsageError):
 
 
 class Stale(PeerError):
-    """A newer attempt at the same work is known; this one's answers do not count."""
+    """A newer attempt at the same work is known; the answers to this attempt do not count."""
 
     code = "stale"
 
@@ -178,7 +178,7 @@ class OperatorError(UdoError):
 
 
 def by_code(code: str, message: str) -> UdoError:
-    """The error of that wire code, or a plain UdoError for a code this version does not know."""
+    """The error with that wire code, or a plain UdoError for a code that this version does not know."""
     pending: list[type[UdoError]] = [UdoError]
     while pending:
         cls = pending.pop()

@@ -1,4 +1,4 @@
-"""What an instance and an update may do next: tables of allowed moves. An illegal move raises.
+"""State machines of instances and updates, as tables of allowed moves. An illegal move raises.
 
 docs/architecture.md draws its state diagrams from these tables (`python -m udo_protocol.lifecycle`).
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from udo_protocol.errors import Conflict
 
 # warm: runtime loaded, no operator; loading: importing the operator and running open(); standby: ready, may not answer;
-# owner: answers; leaving: fenced or asked to stop, finishing; stopped: gone as asked; failed: gone by itself.
+# owner: answers; leaving: fenced or asked to stop, finishing; stopped: ended on request; failed: ended by itself.
 INSTANCE: Mapping[str, tuple[str, ...]] = {
     "starting": ("warm", "loading", "stopped", "failed"),
     "warm": ("loading", "stopped", "failed"),
@@ -23,7 +23,7 @@ INSTANCE: Mapping[str, tuple[str, ...]] = {
 }
 
 # A live update: prepare on every node, then promote on every node. Until `promoting` the old version serves; in a canary the
-# new one serves a share of the new lanes, and is rolled back or goes on.
+# new version serves a share of the new lanes, until it is rolled back or the update continues.
 UPDATE: Mapping[str, tuple[str, ...]] = {
     "requested": ("refused", "canary", "preparing"),
     "canary": ("preparing", "rolled_back", "failed"),
@@ -34,15 +34,15 @@ UPDATE: Mapping[str, tuple[str, ...]] = {
     "failed": (),
     "done": (),
 }
-# An update is under way in these, and over in those.
+# The states of an update under way, and those of a finished one.
 UPDATE_OPEN = ("canary", "preparing", "promoting")
 UPDATE_FINAL = tuple(state for state, nexts in UPDATE.items() if not nexts)
-# What a node says of a deployment whose image it does not take; it is tried again when something has changed.
+# The state that a node reports for a deployment whose image it does not accept; the node tries again when something has changed.
 REFUSED = "refused"
 
 
 class Lifecycle:
-    """A state that only moves as its table allows."""
+    """A state that changes only as its table allows."""
 
     def __init__(self, table: Mapping[str, tuple[str, ...]], state: str, what: str) -> None:
         if state not in table:
@@ -50,7 +50,7 @@ class Lifecycle:
         self._table, self.state, self._what = table, state, what
 
     def move(self, to: str) -> None:
-        """Go to `to`, or raise Conflict naming what is allowed."""
+        """Change to state `to`, or raise Conflict naming the allowed states."""
         if to not in self._table[self.state]:
             allowed = ", ".join(self._table[self.state]) or "nothing"
             raise Conflict(f"{self._what} is {self.state}: it may become {allowed}, not {to}")
@@ -58,7 +58,7 @@ class Lifecycle:
 
     @property
     def final(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether no state can follow."""
         return not self._table[self.state]
 
 

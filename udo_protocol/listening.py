@@ -1,4 +1,4 @@
-"""Where a daemon listens: if it may choose the port, on the one that it had before, since others know that; for other hosts by TLS only."""
+"""The address on which a daemon listens. A daemon that may choose its port takes its former one, which others know; TLS for other hosts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from udo_protocol.errors import UsageError
 
 log = logging.getLogger(__name__)
-# Below what systems hand out for outgoing connections, and above the well-known ports: while a daemon is away nobody takes its
-# port by chance.
+# Below the ports that systems assign to outgoing connections, and above the well-known ones: no other process takes a daemon's
+# port by chance while it is down.
 PORTS = range(20_000, 32_000)
 _TRIES = 50
-# Ports that this process has chosen, some of them for a server that will listen later.
+# Ports that this process has claimed, some of them for a server that will listen later.
 _claimed: dict[int, int] = {}  # -> file descriptor
 
 
 def settled(listen: str, note: Path) -> str:
-    """`listen` with a port in the place of 0: the one in the file `note`, or a free one, which is noted."""
+    """Replace port 0 of `listen` by the port in the file `note`, or by a free one, which is written to `note`."""
     host, colon, port = listen.rpartition(":")
     if not colon or port != "0" or listen.startswith("unix:"):
         return listen
@@ -39,8 +39,10 @@ def settled(listen: str, note: Path) -> str:
 
 
 def _claim(port: int) -> bool:
-    """Take a port, so that no other daemon here chooses it before somebody listens on it; False if one has. It lasts as long as this
-    process: an address in the abstract namespace, which the kernel gives to one socket at a time in each network namespace.
+    """Claim a port, so that no other daemon on this host chooses it before a server listens on it; False if another has claimed it.
+
+    The claim lasts as long as this process: it is an address in the abstract namespace, which the kernel gives to one socket at a time
+    in each network namespace.
     """
     if port not in _claimed:
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -61,7 +63,7 @@ def bindable(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def parts(listen: str) -> tuple[str, int]:
-    """Host, without brackets, and port of HOST:PORT."""
+    """The host (without brackets) and port of HOST:PORT."""
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"expected HOST:PORT to listen on, as 10.0.0.2:7070 or [::1]:7070, got {listen!r}")
@@ -69,7 +71,7 @@ def parts(listen: str) -> tuple[str, int]:
 
 
 def reached_at(listen: str) -> str:
-    """HOST:PORT as other hosts say it: the host's own name where `listen` means all of its addresses."""
+    """HOST:PORT for other hosts: with the host's own name if `listen` means all of its addresses."""
     host, port = parts(listen)
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
@@ -78,14 +80,14 @@ def reached_at(listen: str) -> str:
 
 
 def on_this_host(host: str) -> bool:
-    """Whether nobody on another host reaches what listens on this address."""
+    """Whether only this host can reach a server that listens on this address."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
 
 
 def require_tls_beyond(listen: str, what: str) -> None:
-    """UsageError if other hosts reach what is going to listen there without certificates."""
+    """Raise UsageError if other hosts could reach `what` at `listen`, since it has no certificates."""
     if not listen.startswith("unix:") and not on_this_host(parts(listen)[0]):
         raise UsageError(
             f"{what} cannot listen on {listen} without TLS: anybody on the network could read and change what is sent. Give it "

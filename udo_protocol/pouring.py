@@ -1,4 +1,4 @@
-"""Moves a large body from where it comes to where it goes and hashes it beside, in few buffers that are used again and again."""
+"""Copies a large body from source to sink and hashes it in parallel, with a few buffers that are reused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 PIECE = 1 << 20
-# One is filled, one written, one hashed.
+# One being filled, one being written, one being hashed.
 _BUFFERS = 3
 
 
 def pour(fill: Callable[[memoryview], int], take: Callable[[memoryview], object], digest: Callable[[memoryview], object]) -> int:
-    """How many bytes came: each is put into a buffer by `fill` (0 says that this was all), given to `take`, and, in order and
-    in a thread beside, to `digest`. What had come before an error of `fill` has been taken and digested when it is raised."""
+    """Copy until `fill`, which fills a buffer, returns 0; pass each filled buffer to `take` and, in order and in a thread of its own, to
+    `digest`. Returns the number of bytes. Bytes that came before an error of `fill` have been taken and digested when it is raised."""
     busy: deque[tuple[Future[object], memoryview]] = deque()
     moved = 0
     with ThreadPoolExecutor(1, thread_name_prefix="digest") as beside:
@@ -31,7 +31,7 @@ def pour(fill: Callable[[memoryview], int], take: Callable[[memoryview], object]
 
 
 def _free(busy: deque[tuple[Future[object], memoryview]]) -> memoryview:
-    """The buffer that was given away first, when it has been digested."""
+    """Wait until the oldest busy buffer has been digested, and return it."""
     done, buffer = busy.popleft()
     done.result()
     return buffer

@@ -9,7 +9,7 @@ from udo_protocol.errors import UsageError
 
 
 def shown(numbers: Iterable[int]) -> str:
-    """The numbers in order, neighbours together."""
+    """The numbers in order as text, consecutive ones as ranges."""
     runs: list[list[int]] = []
     for n in sorted(set(numbers)):
         if runs and n == runs[-1][1] + 1:
@@ -20,7 +20,7 @@ def shown(numbers: Iterable[int]) -> str:
 
 
 def parsed(text: str, most: int) -> list[int]:
-    """The inverse. UsageError for what is not such a set, or holds a number of `most` or more."""
+    """Inverse of `shown`. UsageError for text that is no such set, or for a number of `most` or more."""
     found: set[int] = set()
     for part in filter(None, re.split(r"[,\s]+", text)):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)

@@ -1,4 +1,4 @@
-"""The server's side of TLS in Python: every client must have a certificate. Certificates that are replaced count for new connections."""
+"""The server's side of TLS in Python: every client must have a certificate. Replaced certificates apply to new connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HANDSHAKE_S = 10.0
 
 
 class _Context(ssl.SSLContext):
-    """Bounds the time that a client may take for its part."""
+    """Bounds the time that a client may take for the handshake."""
 
     wait_s: float
 
@@ -34,7 +34,7 @@ class ServerTls:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection: by the files as they are now, or as they were when they could be used last."""
+        """The context for the next connection, from the current files, or from the last usable ones."""
         try:
             if (stamp := self._tls.stamp()) != self._stamp:
                 self._context, self._stamp, self._unusable = self._load(), stamp, ""

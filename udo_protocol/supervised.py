@@ -1,8 +1,8 @@
 """Background threads of long-lived processes: none of them ends silently.
 
 An unexpected error is logged with its traceback and counted by kind of thread. `keep` then continues after a pause, for work that
-can be restarted at any point; `once` is for work that is restarted elsewhere, or whose end has no meaning by itself.
-The counts are the process's own, as its threads are: `udo status` and the node manager's metrics show them.
+can be restarted at any point; `once` is for work that is restarted elsewhere, or whose end has no consequence of its own.
+The counts are per process; `udo status` and the node manager's metrics show them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 
-# Pauses behind errors in a row: the first is hardly noticed, the last keeps the log readable.
+# Pauses after successive errors: the first is hardly noticed, the longest keeps the log readable.
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.1, 10.0
-# Work that went well for this long has left its last error behind.
+# After work has run this long without error, pauses start from the first again.
 SETTLED_S = 60.0
 Work = Callable[[], object]
 _log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ def failed(kind: str, about: str = "") -> None:
 
 
 def run(kind: str, work: Work, over: Event, about: str = "") -> None:
-    """Run `work` in this thread until it returns; whenever it raises, again after a pause, unless `over` is set."""
+    """Run `work` in this thread until it returns; rerun it after a pause whenever it raises, unless `over` is set."""
     pause_s = 0.0
     while True:
         started = time.monotonic()
         try:
             work()
             return
-        except BaseException:  # SystemExit too would end the thread, and nothing else
+        except BaseException:  # even SystemExit would end only the thread
             failed(kind, about)
         pause_s = PAUSE_FIRST_S if time.monotonic() - started > SETTLED_S else min(max(2 * pause_s, PAUSE_FIRST_S), PAUSE_MOST_S)
         if over.wait(pause_s):
@@ -52,12 +52,12 @@ def run(kind: str, work: Work, over: Event, about: str = "") -> None:
 
 
 def keep(kind: str, work: Work, over: Event, about: str = "") -> Thread:
-    """Start a thread that does `run`; `about` tells threads of one kind apart."""
+    """Start a thread that executes `run`; `about` distinguishes threads of one kind."""
     return _start(lambda: run(kind, work, over, about), kind, about)
 
 
 def once(kind: str, work: Work, about: str = "") -> Thread:
-    """Start a thread that runs `work` one time."""
+    """Start a thread that runs `work` once."""
 
     def body() -> None:
         try:

@@ -1,15 +1,15 @@
 #!lua name=udo
--- The deciding steps of a slot's log and state, each one atomic. Keys are described in keys.py; KEYS[1] is the slot's prefix. This file has
+-- The deciding steps on a slot's log and state, each one atomic. Keys are described in keys.py; KEYS[1] is the slot's prefix. This file has
 -- more than 400 lines, since a server loads a function library as one text. Large payload never enters Lua: the caller's MULTI appends it
 -- first and calls the deciding function after it in the same transaction; a refusal removes the payload again before anybody can see it.
--- Small payload is an argument instead: one command instead of four. So a fence holds at any pipelining depth: what is decided and what is
--- written are one step on the server. Each redis.call costs about 2 µs.
+-- Small payload is an argument instead: one command instead of four. Decision and write are one step on the server, so a fence holds at
+-- any pipelining depth. Each redis.call costs about 2 µs.
 
 local function num(key, default) return tonumber(redis.call('GET', key) or default) end
 
 local function num_of(key, field) return tonumber(redis.call('HGET', key, field) or 0) end
 
--- nil where the key is of another type: of keys that also others than the owner write, who must not be able to stop it.
+-- nil if the key is of another type: for keys that others than the owner may write too, who must not be able to stop the owner.
 local function try(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then return nil end
@@ -21,7 +21,7 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Once per arming: who arms a bell empties it, who rings it disarms it in the same step.
+-- Once per arming: arming a bell empties it, ringing disarms it in the same step.
 local function ring_bell(bell)
   redis.call('LPUSH', bell, 1)
   redis.call('PEXPIRE', bell, 60000)
@@ -36,12 +36,12 @@ local function ring_lane(p, lane)
   if redis.call('HDEL', p .. 'lane:' .. lane, 'parked') == 1 then ring_bell(p .. 'bell:' .. lane) end
 end
 
--- Take frames up to `seq` off the log that begins at `base`, but none at or behind a live pin while the log is within
--- half of `bound` bytes; beyond that the pin that holds most is lost, whoever else has one. Answers the new base.
+-- Remove frames up to `seq` from the log that begins at `base`, but none at or after a live pin while the log is within
+-- half of `bound` bytes; beyond that the pin that holds most is lost, but no other. Returns the new base.
 local function trim(p, seq, base, bound)
   if redis.call('EXISTS', p .. 'pins') == 1 then
     local pins, now = try('HGETALL', p .. 'pins') or {}, now_ms()
-    local over = num(p .. 'bytes', 0) > bound / 2 -- the other half is for frames that wait: a pin never stops producers
+    local over = num(p .. 'bytes', 0) > bound / 2 -- the other half is for waiting frames: a pin never stops producers
     local live, first = {}, seq + 1
     for i = 1, #pins, 2 do
       local at, expiry = pins[i + 1]:match('^(%d+):(%d+)$')
@@ -72,8 +72,8 @@ local function trim(p, seq, base, bound)
   return seq + 1
 end
 
--- Decide on the frame just appended to `in`, or given as the last argument.
--- ARGV: lane, n, prev, route, size, bound, ttl_ms, part, label, then maybe the frame.
+-- Accept or refuse the frame just appended to `in`, or given as the last argument.
+-- ARGV: lane, n, prev, route, size, bound, ttl_ms, part, label, optionally the frame.
 -- part and label ("run:epoch:attempt", zero padded) are empty for stateless and engine-free lanes.
 local function accept(keys, a)
   local p = keys[1]
@@ -92,7 +92,7 @@ local function accept(keys, a)
   if a[8] ~= '' then
     local newest = redis.call('GET', p .. 'newest:' .. a[8])
     if newest and newest > a[9] then return refuse('STALE', newest) end
-    -- One for each partition of each session, and a batch job is a session: not for as long as a lane may live.
+    -- There is a key for each partition of each session, and each batch job is a session: it must not live as long as a lane may.
     redis.call('SET', p .. 'newest:' .. a[8], a[9], 'PX', math.min(tonumber(a[7]), 600000))
   end
   local bytes = num(p .. 'bytes', 0)
@@ -106,8 +106,8 @@ local function accept(keys, a)
   return {'ACCEPTED', n}
 end
 
--- A mirror compares what is answered: keep a copy of the answers for it. Beyond the bound it loses these frames: it never holds up
--- serving. What is kept for a mirror expires if it is not taken.
+-- A mirror compares answers: keep a copy of them for it. Beyond the bound the mirror loses these frames: it never delays
+-- serving. Copies expire if the mirror does not take them.
 local function keep_for_mirror(p, a, inline, mirror, bound)
   local copies, bytes = p .. 'served:' .. mirror, p .. 'servedbytes:' .. mirror
   local kept, size, i = {''}, 0, 8
@@ -136,8 +136,8 @@ local function keep_for_mirrors(p, a, inline, mirrors)
   end
 end
 
--- Begin, go on with, or end a comparison; its node manager does. ARGV: instance, bound, lease_ms (0 ends it). Answers whether it was
--- one of them.
+-- Begin, renew or end a comparison; called by the node manager. ARGV: instance, bound, lease_ms (0 ends it). Returns whether the
+-- instance was comparing.
 local function mirror(keys, a)
   local p, now, found, others = keys[1], now_ms(), 0, {}
   local last = now + tonumber(a[3])
@@ -158,9 +158,9 @@ local function mirror(keys, a)
   return found
 end
 
--- Decide on the answers just appended to the `out` lists, or given as arguments.
--- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once; failed: they stay, and who
--- replays them skips their lanes), bound, ttl_ms, inline (1: the frames follow their lane), then lane, count [, frames]
+-- Accept or refuse the answers just appended to the `out` lists, or given as arguments.
+-- ARGV: token, first seq, last seq, trim (1: stateless, answered frames leave the log at once; failed: they stay, and a
+-- replay skips their lanes), bound, ttl_ms, inline (1: the frames follow their lane), then lane, count [, frames]
 -- for each lane.
 local function emit(keys, a)
   local p, inline = keys[1], a[7] == '1'
@@ -198,7 +198,7 @@ local function emit(keys, a)
   return {'EMITTED', last}
 end
 
--- Trim what durable state covers. ARGV: token, seq, bound.
+-- Trim frames that durable state covers. ARGV: token, seq, bound.
 local function trim_covered(keys, a)
   local p, seq = keys[1], tonumber(a[2])
   local owner = redis.call('GET', p .. 'owner') or '0'
@@ -207,8 +207,8 @@ local function trim_covered(keys, a)
   return {'TRIMMED', trim(p, seq, num(p .. 'base', 1), tonumber(a[3]))}
 end
 
--- Append a frame of the node manager's own; answers its number. `route`, which only the node manager writes, has the last one: what says
--- in the log that it is of the node manager is compared with it. It also has their number, since they are no work of the operator's.
+-- Append a frame of the node manager; returns its sequence number. `route`, which only the node manager writes, keeps the last such frame:
+-- frames in the log that claim to come from the node manager are compared with it. It also counts them, since the operator did not do them.
 local function tell(p, frame, number, lane)
   redis.call('RPUSH', p .. 'in', frame)
   redis.call('HSET', p .. 'route', 'frame', frame)
@@ -222,7 +222,7 @@ end
 -- ARGV: frame, its number in its lane, the lane.
 local function tell_slot(keys, a) return tell(keys[1], a[1], a[2], a[3]) end
 
--- The route of a slot, unless it has a newer one. ARGV: version, table.
+-- Set the route of a slot, unless it has a newer one. ARGV: version, table.
 local function route(keys, a)
   local p = keys[1]
   if num_of(p .. 'route', 'v') >= tonumber(a[1]) then return 0 end
@@ -230,8 +230,8 @@ local function route(keys, a)
   return 1
 end
 
--- A move of key groups: from here on frames by an older route are refused, and `frame` is the next one in the log, in one step. The same
--- version again changes nothing, except with `again`: the frame is appended once more, since the log that had it is gone. Answers the
+-- A move of key groups: in one step, frames by an older route are refused from now on, and `frame` is the next one in the log. Repeating
+-- a version changes nothing, except with `again`: the frame is appended once more, since the log that had it is gone. Returns the
 -- frame's number and the last answered one. ARGV: version, table, frame, its lane, again (0 or 1).
 local function cut(keys, a)
   local p, version = keys[1], tonumber(a[1])
@@ -243,7 +243,7 @@ local function cut(keys, a)
   return {at, num(p .. 'emitted', 0)}
 end
 
--- Hold the trim in front of `seq` for a while. ARGV: pin, seq, lease_ms (0 releases). Answers the base.
+-- Keep frames from `seq` on from being trimmed for a while. ARGV: pin, seq, lease_ms (0 releases). Returns the base.
 local function pin(keys, a)
   local p = keys[1]
   if a[3] == '0' then
@@ -258,7 +258,7 @@ local function pin(keys, a)
   return num(p .. 'base', 1)
 end
 
--- Make `token` the owner if it is newer than the present one. On the state server first, then on the queue server.
+-- Make `token` the owner unless the current one is newer. Called on the state server first, then on the queue server.
 local function promote(keys, a)
   local p = keys[1]
   local owner = num(p .. 'owner', 0)
@@ -269,8 +269,8 @@ local function promote(keys, a)
   return {'OWNER', num(p .. 'emitted', 0)}
 end
 
--- Queue server: an operator broke keys of the slot. Its log begins anew behind `seq`, as if the server had been lost: frames,
--- answers and lanes are gone, and their producers get LaneExpired. In one step, so that no frame is accepted in between.
+-- Queue server: restart, after `seq`, the log of a slot whose keys an operator broke, as if the server had been lost: frames,
+-- answers and lanes are removed, and their producers get LaneExpired. In one step, so that no frame is accepted in between.
 -- ARGV: token, seq.
 local function anew(keys, a)
   local p = keys[1]
@@ -283,10 +283,10 @@ local function anew(keys, a)
   return {'OWNER', tonumber(a[2])}
 end
 
--- State server: the place of a session's run in the order of its runs, and the call that uses it. The order is that of their plans, which
--- the registry numbers, so that every slot and node comes to the same one: plan * 2048 + 1, exact as a number until the year 2109. Runs of
--- one plan (a query restarted from the same DataFrame; limits.py has the number too) follow one another as they are first seen. A run whose
--- plan is before that of the newest one known, and that is only seen now, is too late: -1. ARGV: session, run, call, plan.
+-- State server: the place of a session's run in the order of its runs, and the call that uses it. Runs are ordered by their plans, which
+-- the registry numbers, so that every slot and node finds the same order: plan * 2048 + 1, exact as a number until the year 2109. Runs of
+-- one plan (a query restarted from the same DataFrame; limits.py has 2048 too) are ordered as they are first seen. A run first seen after
+-- a run of a later plan is too late: -1. ARGV: session, run, call, plan.
 local RUNS_OF_A_PLAN = 2048
 
 local function run(keys, a)
@@ -298,7 +298,7 @@ local function run(keys, a)
     for _, other in ipairs(redis.call('HVALS', key)) do
       local others, of_plan = other:match('^(%d+) (%d+)')
       if tonumber(of_plan) > plan then return {-1, a[3]} end
-      order = math.max(order, tonumber(others) + 1) -- as it is but for runs of one plan, and those that a driver's clock has ordered
+      order = math.max(order, tonumber(others) + 1) -- changes it only for runs of one plan, and for those that a driver's clock has ordered
     end
     known = string.format('%.0f', order) .. ' ' .. a[4] .. ' ' .. a[3]
     redis.call('HSET', key, a[2], known)
@@ -308,7 +308,7 @@ local function run(keys, a)
   return {tonumber(order), call}
 end
 
--- Queue server: a lane of a keyed session is being opened. Forgets a few lanes that are gone. ARGV: session, lane.
+-- Queue server: note that a lane of a keyed session is being opened. Forgets a few lanes that are gone. ARGV: session, lane.
 local function uses(keys, a)
   local p, now = keys[1], now_ms()
   local key = p .. 'used:' .. a[1]
@@ -320,9 +320,9 @@ local function uses(keys, a)
   return 1
 end
 
--- Arm a reader's doorbell, then look again, so that what came in between is not slept through.
+-- Arm a reader's doorbell, then check again, so that nothing that came in between is missed.
 -- ARGV: reader, cursor, token, set ('parked': woken by events; 'waiting': a standby, woken by a promotion only).
--- Answers 1 if there is something to do at once; the bell rings then too, so that the caller may send this, the blocking
+-- Returns 1 if there is something to do at once, and then rings the bell too, so that the caller may send this call, the blocking
 -- pop of its bell and the next read in one go.
 local function park(keys, a)
   local p = keys[1]
@@ -344,7 +344,7 @@ local function park(keys, a)
   return 0
 end
 
--- The same for the collector of a lane. ARGV: lane, ttl_ms. 1: answers are there; 0: armed; -1: the lane is gone.
+-- Arm the doorbell of a lane's collector. ARGV: lane, ttl_ms. Returns 1: there are answers; 0: armed; -1: the lane is gone.
 local function park_lane(keys, a)
   local p = keys[1]
   local key = p .. 'lane:' .. a[1]
@@ -364,8 +364,8 @@ local function forget_lane(p, lane)
   redis.call('SREM', p .. 'lanes', lane)
 end
 
--- ARGV: lane, ttl_ms, schema id, schema, and maybe the id of the producer's connection: the lane ends with it.
--- Also sweeps a few lanes whose lease has run out.
+-- ARGV: lane, ttl_ms, schema id, schema, optionally the id of the producer's connection, with which the lane ends.
+-- Also removes a few lanes whose lease has run out.
 local function open(keys, a)
   local p = keys[1]
   for _, lane in ipairs(redis.call('SRANDMEMBER', p .. 'lanes', 4)) do
@@ -385,7 +385,7 @@ local function close(keys, a)
   return 1
 end
 
--- ARGV: JSON saying why the slot does not serve, or nothing when it does. Parked lanes wake to read it.
+-- ARGV: JSON saying why the slot does not serve, or '' when it does. Wakes parked lanes, which read it.
 local function status(keys, a)
   local p = keys[1]
   if a[1] == '' then redis.call('DEL', p .. 'status') else redis.call('SET', p .. 'status', a[1]) end
@@ -395,11 +395,11 @@ local function status(keys, a)
   return 1
 end
 
--- State server: what is stored of groups (pieces.py). The values of a group are a piece: `g:{piece}`, its base, and `d:{piece}`, the
--- changes since. The manifest `m:{session}` says for each group `piece changes base_bytes change_bytes meta`. A savepoint
+-- State server: the stored form of groups (pieces.py). The values of a group are a piece: `g:{piece}`, its base, and `d:{piece}`, the
+-- changes since. The manifest `m:{session}` has for each group `piece changes base_bytes change_bytes meta`. A savepoint
 -- (savepoints.py) is a copy of all manifests: `savepoint:{name}` has info, ckpt and a field per session, `savepoint:{name}:sessions`
 -- and `savepoint:{name}:m:{session}` are copies, for a rollback also `savepoint:{name}:dead` and so on. `savepoints`: name ->
--- `made until_ms held_bytes`, made below 0: it was given up. A piece that no manifest names is removed in the step that makes it so.
+-- `made until_ms held_bytes`, made below 0: it was given up. A piece is removed in the same step as the last manifest entry that names it.
 local LETTERS = {'dead', 'pending', 'replay'}
 local GIVEN_UP, REWOUND = -1, -2
 
@@ -417,7 +417,7 @@ end
 
 local function remove_piece(p, piece) redis.call('UNLINK', p .. 'g:' .. piece, p .. 'd:' .. piece) end
 
--- Remove a savepoint, and the pieces that only it names. `found`: all there are.
+-- Remove a savepoint, and the pieces that only it names. `found`: all savepoints.
 local function unpin(p, name, found)
   local at = of_savepoint(p, name)
   for _, field in ipairs(try('HKEYS', at) or {}) do
@@ -437,7 +437,7 @@ local function unpin(p, name, found)
   found[name] = nil
 end
 
--- Those there are, and those that were given up: name -> {made, until_ms, held}. The ones whose lease has ended are removed, except `but`.
+-- All savepoints, also those given up: name -> {made, until_ms, held}. Removes those whose lease has ended, except `but`.
 local function savepoints(p, but)
   local found, ended, now, flat = {}, {}, now_ms(), try('HGETALL', p .. 'savepoints') or {}
   for i = 1, #flat, 2 do
@@ -463,7 +463,7 @@ local function give_up(p, name, why, found)
   note(p, name, why, tonumber(till), 0)
 end
 
--- ARGV: name, lease_ms, info, whether dead letters belong to it.
+-- Make a savepoint. ARGV: name, lease_ms, info, whether it includes the dead letters.
 local function savepoint(keys, a)
   local p, name, found = keys[1], a[1], savepoints(keys[1])
   unpin(p, name, found)
@@ -481,7 +481,7 @@ local function savepoint(keys, a)
   return 1
 end
 
--- ARGV: name, lease_ms. Answers 1, or why it is none any more: 0, or what is in place of when it was made.
+-- ARGV: name, lease_ms. Returns 1, or why the savepoint is gone: 0, or the value stored in place of the time at which it was made.
 local function hold_savepoint(keys, a)
   local p, name = keys[1], a[1]
   local it = savepoints(p)[name]
@@ -497,7 +497,7 @@ local function drop_savepoint(keys, a)
   return 1
 end
 
--- The owner is about to replace or drop these groups' pieces: they are removed, or stay for the savepoints that name them. Beyond the
+-- Remove these groups' pieces, which the owner is about to replace or drop, except those that savepoints name. Beyond the
 -- bound the oldest savepoint is given up. ARGV: session, bound, groups.
 local function replaced(keys, a)
   local p, s, found = keys[1], a[1], savepoints(keys[1])
@@ -533,7 +533,7 @@ local function move(from, to)
   if redis.call('EXISTS', from) == 1 then redis.call('RENAME', from, to) end
 end
 
--- The state does not go on from where the changelog's readers are: they have to load again. `why`: in place of their positions.
+-- Let all readers of the changelog load again, since the state does not continue from their positions. `why` replaces these positions.
 local function load_again(p, why)
   for _, name in ipairs(try('HKEYS', p .. 'readers') or {}) do
     local till = redis.call('HGET', p .. 'readers', name):match('%d+$')
@@ -541,8 +541,8 @@ local function load_again(p, why)
   end
 end
 
--- Back to the savepoint of that name, which ends: in the step of the first checkpoint made from it. The changes behind it are cut off, so
--- other savepoints are given up, and who reads the changelog has to load again. ARGV: name.
+-- Go back to a savepoint, which is removed; in the step of the first checkpoint made from it. Later changes are cut off, so other
+-- savepoints are given up, and readers of the changelog have to load again. ARGV: name.
 local function rewind(keys, a)
   local p, found = keys[1], savepoints(keys[1], a[1])
   local at = of_savepoint(p, a[1])
@@ -579,17 +579,17 @@ local function rewind(keys, a)
   return 1
 end
 
--- State server: key groups move to another slot (moving.py). What its owner hands over leaves the state of the one slot in the step of a
--- checkpoint, waits as `savepoint:moved-{version}`, is brought to the other slot as `savepoint:adopted-{version}`, and becomes part of its
--- state in the step of a checkpoint there. In each step all of it: manifests and pieces of the groups, dead letters, the sessions'
--- records, and copies of the event times, which both slots need.
+-- State server: key groups move to another slot (moving.py). They leave the state of the source in the step of a checkpoint, wait as
+-- `savepoint:moved-{version}`, are delivered to the target as `savepoint:adopted-{version}`, and become part of its state in the step of a
+-- checkpoint there. Each step moves all of it: manifests and pieces of the groups, dead letters, the sessions' records, and copies of the
+-- event times, which both slots need.
 local MOVED, ADOPTED, GROUPS_MOVED = 'moved-', 'adopted-', -3
 local NEVER = 253402300799000 -- the end of the year 9999, in ms
 local LETTER_OF_GROUP = '^k|.*|%-?%d+|(%-?%d+)|%-?%d+|%-?%d+|%-?%d+|%-?%d+$'
 
 local function of_event_time(n) return n:sub(1, 1) == '-' end
 
--- The piece's values, as far as they count, under another name.
+-- Copy the piece's values, as far as the manifest counts them, to another name; returns the entry for the copy.
 local function copy_piece(p, entry, new)
   local piece, changes = entry:match('^(%S+) (%d+) ')
   local base = redis.call('GET', p .. 'g:' .. piece)
@@ -600,7 +600,7 @@ local function copy_piece(p, entry, new)
   return new .. entry:sub(#piece + 1)
 end
 
--- Behind all other commands of the checkpoint that covers the cut. ARGV: version, groups.
+-- Called after all other commands of the checkpoint that covers the cut. ARGV: version, groups.
 local function hand_over(keys, a)
   local p, wanted = keys[1], {}
   local at = of_savepoint(p, MOVED .. a[1])
@@ -627,13 +627,13 @@ local function hand_over(keys, a)
     end
   end
   redis.call('HSET', at, 'info', a[1])
-  note(p, MOVED .. a[1], GIVEN_UP, NEVER, 0) -- another savepoint that ends now leaves the pieces
+  note(p, MOVED .. a[1], GIVEN_UP, NEVER, 0) -- keeps the pieces when another savepoint ends
   load_again(p, GROUPS_MOVED)
   return 1
 end
 
--- By the node manager, which may write both slots' keys; from here on the group map is this one. A piece that a savepoint names is
--- copied, others are renamed. ARGV: prefix of the other slot, version, key of the map, the map.
+-- Deliver what was handed over, and put the group map in force; called by the node manager, which may write both slots' keys. Pieces
+-- that a savepoint names are copied, others are renamed. ARGV: prefix of the other slot, version, key of the map, the map.
 local function deliver(keys, a)
   local p, to, version = keys[1], a[1], a[2]
   local from, at, found = of_savepoint(p, MOVED .. version), of_savepoint(to, ADOPTED .. version), savepoints(p)
@@ -659,7 +659,7 @@ local function deliver(keys, a)
   return 1
 end
 
--- What was handed over to a slot of another node is its now: it is removed here, but pieces that a savepoint names. ARGV: version.
+-- Remove what was handed over to a slot of another node, which has it now, except pieces that a savepoint names. ARGV: version.
 local function handed_on(keys, a)
   local p, name, found = keys[1], MOVED .. a[1], savepoints(keys[1])
   local at = of_savepoint(p, name)
@@ -677,8 +677,8 @@ local function handed_on(keys, a)
   return 1
 end
 
--- What a slot of another node has handed over has been copied to `taking:{copy}:*`: it is this slot's to adopt, as by `deliver`. Once for each
--- version: 0 if that was done before. -1 if the copy is not whole. ARGV: copy, version.
+-- Deliver what a slot of another node has handed over from its copy at `taking:{copy}:*` to this slot, like `deliver`. Once for each
+-- version: 0 if that was done before. -1 if the copy is incomplete. ARGV: copy, version.
 local function take(keys, a)
   local p, staged, version = keys[1], keys[1] .. 'taking:' .. a[1] .. ':', a[2]
   local at, entries = of_savepoint(p, ADOPTED .. version), {}
@@ -711,8 +711,8 @@ local function take(keys, a)
   return 1
 end
 
--- Behind all other commands of the checkpoint of the slot that adopts: what is known there of a session or a partition's event time
--- stays, and so do groups that the checkpoint has just written, in another form or with further changes to the same piece. ARGV: version.
+-- Called after all other commands of the adopting slot's checkpoint, whose own session records and event times stay, as do groups that
+-- the checkpoint has just written, in another form or with further changes to the same piece. ARGV: version.
 local function take_in(keys, a)
   local p = keys[1]
   local at = of_savepoint(p, ADOPTED .. a[1])
@@ -741,10 +741,10 @@ local function take_in(keys, a)
   return 1
 end
 
--- State server: the changelog (changelog.py). `changelog`: a stream; all entries of one checkpoint have as id the bytes up to its end, and
--- a sequence number. The first has the field `head`, the others a field `group session` for each group; a group below 0 holds event times.
--- `logged`: the last id. `readers`: name -> `position until_ms`, below 0: the reader has to load again. `reading`: exists while there may be
--- readers; the owner watches it. A reader's instance may write these keys: whatever they hold, no checkpoint fails because of it.
+-- State server: the changelog (changelog.py). `changelog`: a stream; an entry's id is the bytes up to the end of its checkpoint, and a
+-- sequence number. The first has the field `head`, the others a field `group session` for each group; a group below 0 holds event times.
+-- `logged`: the last id. `readers`: name -> `position until_ms`, below 0: the reader has to load again. `reading`: exists while there may
+-- be readers; the owner watches it. A reader's instance may write these keys: no checkpoint may fail because of their content.
 local CHANGELOG = {'changelog', 'logged', 'readers', 'reading'}
 -- Values that are passed to one XADD: Lua's stack holds at most 8,000.
 local FIELDS = 2000
@@ -767,7 +767,7 @@ local function readers(p)
   return found
 end
 
--- Keep what is behind the position of the reader that is furthest behind; everything ends with the last lease.
+-- Keep the entries after the position of the reader that is furthest behind; everything expires with the last lease.
 local function settle(p, found)
   local lowest
   for _, r in pairs(found) do
@@ -794,7 +794,7 @@ local function place(p, name, position, lease_ms)
   redis.call('PEXPIRE', p .. 'readers', lease_ms)
 end
 
--- ARGV: name, lease_ms. Answers the position behind all entries.
+-- ARGV: name, lease_ms. Returns the position after all entries.
 local function join(keys, a)
   local p = keys[1]
   local at = tonumber(try('GET', p .. 'logged') or 0) or 0
@@ -804,7 +804,7 @@ local function join(keys, a)
   return at
 end
 
--- ARGV: name, position, lease_ms. Answers 1, or why it is no reader any more: 0, or what is in place of its position.
+-- ARGV: name, position, lease_ms. Returns 1, or why it is no reader any more: 0, or the value stored in place of its position.
 local function hold(keys, a)
   local p = keys[1]
   local reader = readers(p)[a[1]]
@@ -823,7 +823,7 @@ local function leave(keys, a)
   return removed or 0
 end
 
--- Within the owner's checkpoint. ARGV: bound, head, then for each group its field and its part.
+-- Called within the owner's checkpoint. ARGV: bound, head, then for each group its field and its part.
 local function append(keys, a)
   local p, live = keys[1], false
   local found, at = readers(p), tonumber(try('GET', p .. 'logged') or 0) or 0

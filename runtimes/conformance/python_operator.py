@@ -15,7 +15,7 @@ from udo_runtime.served.serve import serve
 
 
 class ConformanceOperator(Operator):
-    """Opening fails when it is told to."""
+    """Fails to open if UDO_CONFORMANCE_OPEN says so."""
 
     def open(self, ctx: Any) -> None:
         if os.environ.get("UDO_CONFORMANCE_OPEN") == "fails":
@@ -147,7 +147,7 @@ class TallyBatches(ConformanceOperator):
 
 BENCHMARKED = {"filter": Filter, "filter_each": FilterEach, "tally": Tally, "tally_batches": TallyBatches}
 ROLES = {**BENCHMARKED, "forward": Forward, "each": Each, "events": Events, "keyed": Keyed, "keyed_batches": KeyedBatches}
-# As an operator that is pushed, in a process of its own: entry = "python_operator:Chosen".
+# The entry of a pushed operator in a process of its own: entry = "python_operator:Chosen".
 Chosen = ROLES.get(os.environ.get("UDO_CONFORMANCE", ""), Forward)
 
 if __name__ == "__main__":

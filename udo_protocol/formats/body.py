@@ -1,7 +1,7 @@
-"""Decodes Arrow bytes from other processes, the only place that does: the lengths of a batch returned here can be trusted.
+"""Decodes Arrow bytes from other processes, the only place that does: the lengths in the batches that it returns can be trusted.
 
-Arrow believes what a message says about offsets and lengths, and reads whatever lies there. So first the message's own numbers
-are held against its bytes, then every column is validated in full, and only then is anything handed out.
+Arrow trusts a message's offsets and lengths, and reads whatever lies there. Therefore the message's own numbers are first
+checked against its bytes, then every column is validated in full, and only then is anything returned.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.limits import BYTELESS_ROWS, NESTED_TYPES, SCHEMA_BYTES
 
 _CONTINUATION = 0xFFFFFFFF
-_PREFIX = struct.Struct("<Ii")  # of an encapsulated message: continuation mark, size of the metadata
+_PREFIX = struct.Struct("<Ii")  # the start of an encapsulated message: continuation mark, size of the metadata
 _INT, _UINT, _LONG, _VTABLE = (struct.Struct(form).unpack_from for form in ("<i", "<I", "<q", "<6H"))
-_PAD = bytes(12)  # a table of members may be shorter than what is read of it
-RECORD_BATCH = 3  # among the kinds of messages
-# Below this many rows Arrow's own check of a whole batch is faster than ours column by column.
+_PAD = bytes(12)  # reading a vtable may go beyond its end
+RECORD_BATCH = 3  # Arrow's MessageHeader
+# Below this many rows, Arrow's own check of a whole batch is faster than ours column by column.
 _FEW_ROWS = 512
-# Text of up to this many bytes a value is checked faster in one piece than value by value (measured: benchmarks validation).
+# Text of up to this many bytes per value is checked faster in one piece than value by value (measured: benchmarks validation).
 _SHORT_TEXT_BYTES = 64
 _SAMPLE_BYTES = 512
 _ARROW_ERRORS = (pa.ArrowException, OSError, EOFError, MemoryError, OverflowError, IndexError, struct.error)
 
 
 def read(body: pa.Buffer, schema: pa.Schema, rows: int | None, *, text: bool = True, exact: bool = False) -> pa.RecordBatch:
-    """The batch of `rows` rows (None: of any number) in this record batch message. ProtocolError says what is wrong with it.
+    """The batch of `rows` rows (None: any number) in this record batch message. ProtocolError says what is wrong with it.
 
-    Without `text`, whether text is UTF-8 is left to the code that makes Python strings of it. With `exact` the message has as many columns
-    and buffers as the schema: it does not say its own, and Arrow does not mind more. It is for what somebody's own code has written;
-    columns of another type with as many buffers are still taken for these.
+    Without `text`, UTF-8 is not checked: that is left to the code that makes Python strings of it. `exact` requires as many columns and
+    buffers as the schema has: a batch message does not carry its schema, and Arrow ignores extra ones. It is for messages that user code
+    wrote; columns of another type with the same number of buffers still pass.
     """
     try:
         mark, size = _PREFIX.unpack_from(body)
@@ -51,17 +51,17 @@ def read(body: pa.Buffer, schema: pa.Schema, rows: int | None, *, text: bool = T
 
 @cache
 def _layout(types: tuple[pa.DataType, ...]) -> tuple[int, int]:
-    """How many columns, children counted, and how many buffers a batch of these types has."""
+    """The numbers of columns (children included) and of buffers that a batch of these types has."""
     nodes, buffers = len(types), 0
     for t in types:
-        buffers += 0 if pa.types.is_null(t) else t.num_buffers  # it has none, whatever Arrow says of the type
+        buffers += 0 if pa.types.is_null(t) else t.num_buffers  # a null column has none, whatever num_buffers says
         below = _layout(tuple(t.field(i).type for i in range(t.num_fields)))
         nodes, buffers = nodes + below[0], buffers + below[1]
     return nodes, buffers
 
 
 def read_schema(data: bytes | pa.Buffer) -> pa.Schema:
-    """The schema of this message, if all its types are such as frames carry."""
+    """The schema in this message; ProtocolError if it has a type that frames do not carry."""
     if len(data) > SCHEMA_BYTES:
         raise ProtocolError(f"a schema of {len(data)} bytes; the bound is {SCHEMA_BYTES}")
     try:
@@ -73,7 +73,7 @@ def read_schema(data: bytes | pa.Buffer) -> pa.Schema:
 
 
 def read_stream(source: Any, *, text: bool = True) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and batches of an IPC stream (a buffer, or an opened Arrow file); the batches are read as they are asked for."""
+    """Schema and batches of an IPC stream (a buffer, or an opened Arrow file); the batches are read lazily."""
     try:
         messages = pa.ipc.MessageReader.open_stream(source)
         first = messages.read_next_message()
@@ -87,7 +87,7 @@ def read_stream(source: Any, *, text: bool = True) -> tuple[pa.Schema, Iterator[
 
 
 def read_event(data: bytes) -> pa.RecordBatch:
-    """The one row of the IPC stream in which a dead letter keeps its event; its text is as it came."""
+    """The one row of the IPC stream in which a dead letter keeps its event; its text is not checked."""
     schema, batches = read_stream(pa.py_buffer(data), text=False)
     batch = next(batches, None)
     if batch is None or batch.num_rows != 1:
@@ -96,21 +96,21 @@ def read_event(data: bytes) -> pa.RecordBatch:
 
 
 def read_file(source: Any) -> Any:
-    """A reader of an IPC file; `validated` is for each of its batches."""
+    """A reader of an IPC file; pass each of its batches to `validated`."""
     return pa.ipc.open_file(source)
 
 
 def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, if it is one; pyarrow's ArrowInvalid says why not."""
+    """The batch, if it is valid; pyarrow's ArrowInvalid says why not."""
     _validate(batch, text=True)
     return batch
 
 
 def not_carried(t: pa.DataType, depth: int = 0) -> str:
-    """What in this type keeps it out of frames; '' if nothing does.
+    """The part of this type that frames do not carry; '' if they carry all of it.
 
-    Views, dictionaries and runs let a few bytes stand for any number of values, and no frame needs them. Extension types run
-    code of their own.
+    Views, dictionaries and run-end encoding let a few bytes stand for any number of values, and no frame needs them. Extension types
+    run code of their own.
     """
     if depth > NESTED_TYPES:
         return f"types nested more than {NESTED_TYPES} deep"
@@ -153,10 +153,10 @@ def _batches(messages: Any, schema: pa.Schema, text: bool) -> Iterator[pa.Record
 
 
 def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None, schema: pa.Schema | None = None) -> None:
-    """Of a record batch message: nothing lies outside of its body, no few bytes claim to be many rows, and it has the schema's columns.
+    """Check a record batch message: nothing lies outside its body, few bytes do not claim to be many rows, the columns are the schema's.
 
-    Reads the flatbuffer as it stands; Arrow verifies later that it is one, and then both have read the same. This is asked for
-    every frame, so members are read together rather than by name (their order: Arrow's Message.fbs).
+    Reads the flatbuffer unverified; Arrow verifies it later, and then both have read the same. This runs for every frame, hence members
+    are read together rather than by name (their order: Arrow's Message.fbs).
     """
     data = bytes(meta) + _PAD
     message: int = _UINT(data)[0]
@@ -172,13 +172,13 @@ def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None, schema: pa
     found: int = _LONG(data, count)[0] if count else 0
     if rows is not None and found != rows:
         raise ProtocolError(f"the record batch has {found} rows, its frame announces {rows}")
-    most = 8 * body_bytes + BYTELESS_ROWS  # a value takes a bit at least, except in columns that take none
+    most = 8 * body_bytes + BYTELESS_ROWS  # a value takes at least a bit, except in columns without bytes
     if not 0 <= found <= most:
         raise ProtocolError(f"{body_bytes} bytes cannot be {found} rows")
-    lengths = numbers(data, nodes)  # of each column: values, nulls
+    lengths = numbers(data, nodes)  # number of values and of nulls of each column
     if lengths and not (min(lengths) >= 0 and max(lengths) <= most):
         raise ProtocolError(f"{body_bytes} bytes cannot be columns of these lengths: {lengths[::2]}")
-    places = numbers(data, buffers)  # of each buffer: where, how long
+    places = numbers(data, buffers)  # offset and length of each buffer
     if places and not (min(places) >= 0 and max(map(add, places[::2], places[1::2])) <= body_bytes):
         raise ProtocolError(f"columns lie outside of {body_bytes} bytes: {places}")
     if schema is not None and (got := (len(lengths) // 2, len(places) // 2)) != (wanted := _layout(tuple(schema.types))):
@@ -186,8 +186,8 @@ def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None, schema: pa
 
 
 def members(data: bytes, table: int) -> tuple[int, int, int, int]:
-    """Where the first four members of a flatbuffer table lie; 0 for an absent one."""
-    size, _, a, b, c, d = _VTABLE(data, table - _INT(data, table)[0])  # what lies behind `size` are no members
+    """The positions of the first four members of a flatbuffer table; 0 for an absent one."""
+    size, _, a, b, c, d = _VTABLE(data, table - _INT(data, table)[0])  # bytes beyond `size` are no members
     return (
         table + a if a and size > 4 else 0,
         table + b if b and size > 6 else 0,
@@ -197,7 +197,7 @@ def members(data: bytes, table: int) -> tuple[int, int, int, int]:
 
 
 def numbers(data: bytes, vector: int) -> tuple[int, ...]:
-    """All numbers of a vector of pairs of 64-bit ones; () if there is none."""
+    """All numbers of a vector of pairs of 64-bit numbers; () if there is no vector."""
     if not vector:
         return ()
     start = vector + _UINT(data, vector)[0]
@@ -208,7 +208,7 @@ def numbers(data: bytes, vector: int) -> tuple[int, ...]:
 
 
 def _validate(batch: pa.RecordBatch, text: bool) -> None:
-    """Raise ArrowInvalid unless `validate(full=True)` would pass; without `text` as if all text were bytes."""
+    """Raise ArrowInvalid unless `validate(full=True)` would pass; without `text`, treat all text as bytes."""
     if text and batch.num_rows < _FEW_ROWS or all(map(pa.types.is_primitive, batch.schema.types)):
         batch.validate(full=True)
         return
@@ -219,12 +219,12 @@ def _validate(batch: pa.RecordBatch, text: bool) -> None:
             column.validate(full=True)
             continue
         column.view(bare).validate(full=True)
-        if text and not bytes(column.buffers()[2] or b"").isascii():  # if it is, it is UTF-8 wherever its values begin and end
+        if text and not bytes(column.buffers()[2] or b"").isascii():  # ASCII is UTF-8 wherever its values begin and end
             column.validate(full=True)
 
 
 def _looks_ascii(column: pa.Array) -> bool:
-    """Whether short text begins so: one look at all of it is then faster than a look at each value."""
+    """Whether values are short and the first ones ASCII: checking the whole buffer at once is then faster than checking each value."""
     values = column.buffers()[2]
     return values is None or (len(values) <= _SHORT_TEXT_BYTES * len(column) and bytes(values[:_SAMPLE_BYTES]).isascii())
 

@@ -1,8 +1,8 @@
-"""Operators with several inputs: their events travel as one, with the columns of all inputs, so that a frame, a slot, a recording and an
-operator in any language need not know of it.
+"""Operators with several inputs: all events travel in one schema with the columns of all inputs, so that frames, slots, recordings and
+operators in any language need not know of inputs.
 
-A column of this name says which input an event is of; then come the columns of the inputs in their order. A column that several inputs
-have is one column, and is null in events of the inputs that do not have it.
+A first column, `input`, names the input of an event; the columns of the inputs follow in their order. A column that several inputs
+share is one column; a column is null in events of the inputs that do not have it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from collections.abc import Mapping
 
 INPUT_COLUMN = "input"
-# An input is an argument of the call in Spark, where these have another meaning already.
+# An input is an argument of the call in Spark, where these names already have another meaning.
 _OPTIONS = ("df", "key", "keep", "uid", "pin", "window", "start", "store", "path", "registry")
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 
 
 def united(inputs: Mapping[str, object]) -> dict[str, str]:
-    """`{column: type}` of the events of all these inputs, each of which is such a table; ValueError says what is wrong with one."""
+    """The `{column: type}` table of the events of all these inputs, each given as such a table; ValueError says what is wrong."""
     columns = {INPUT_COLUMN: "string"}
     if len(inputs) < 2:
         raise ValueError("input: a single input has its columns in [input] itself; tables [input.NAME] are for two or more")

@@ -1,4 +1,4 @@
-"""An operator's manifest: read from `operator.toml`, stored with the version, law for everyone who runs or calls it."""
+"""An operator's manifest: read from `operator.toml`, stored with the version, binding for everyone who runs or calls the operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from udo_protocol.formats.schema import GROUP_COLUMN, is_key_type, parse_schema,
 from udo_protocol.formats.state_types import StateTypes
 
 FILE_NAME = "operator.toml"
-# Instead of a version: the one that was pushed last. No version is called so.
+# Stands for the version that was pushed last; no version has this name.
 LATEST = "latest"
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
 # An endpoint of the network: a host's name or IPv4 address, and a port.
@@ -25,7 +25,7 @@ VersionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 
 
 class OperatorLimits(BaseModel):
-    """What one instance may use. Memory is resident memory: Arrow alone maps 1 GB of address space."""
+    """The resources that one instance may use. Memory is resident memory: Arrow alone maps 1 GB of address space."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,16 +33,16 @@ class OperatorLimits(BaseModel):
     answer_timeout_s: float = Field(default=60.0, gt=0)
     open_timeout_s: float = Field(default=60.0, gt=0)
     open_files: int = Field(default=1024, ge=32)
-    # Processor time in cores, and processes and threads at once: bounded where the node's driver can (docker). Libraries start a
-    # thread per core, so that pids leaves room for a large machine; a fork bomb is over soon.
+    # Processor time in cores, and the number of processes and threads: enforced if the node's driver can (docker). Libraries start a
+    # thread per core, hence `pids` leaves room for a large machine; a fork bomb soon hits the bound.
     cpus: float = Field(default=2.0, ge=0.01)
     pids: int = Field(default=256, ge=16)
-    # Keyed state of one session; above it the operator is refused further events, with the largest keys named.
+    # Keyed state of one session; above this, further events are refused with an error that names the largest keys.
     state_mb: int = Field(default=256, ge=1)
 
 
 class EventTime(BaseModel):
-    """The input column that holds event time, and how late events may come: what watermark and timers go by."""
+    """The input column that holds event time, and how late events may come: watermark and timers depend on both."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,34 +60,34 @@ class Manifest(BaseModel):
     description: str = ""
     runtime: Literal["python", "exec"] = "python"
     # For the runtime `exec`: a program in any language that speaks the operator protocol (docs/operator-protocol.md), and its arguments.
-    # With a slash it lies in the operator's folder, which it is started in.
+    # A program with a slash in its path lies in the operator's folder, which is its working directory.
     command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=64)] = ()
-    # module:attribute; empty only for a whole image, which starts its own program.
+    # module:attribute; empty only for a container image that starts its own program.
     entry: Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
-    # `process`: it runs in a process of its own, as every command does, which has nothing but a socket to its engine.
+    # `process`: the operator runs in a process of its own, as every command does, with nothing but a socket to its engine.
     isolation: Literal["shared", "process"] = "shared"
     # For an operator in a process of its own: a JSON file at the top of its folder with sample events, which it answers before it is used,
-    # so that its first answers are quick. What comes of them is thrown away.
+    # so that its first answers are quick. The results are discarded.
     rehearse: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,100}\.jsonl?)?$")] = ""
-    # Of several inputs, written as tables [input.NAME], the columns of all of them behind one that names the input (formats/inputs.py).
+    # With several inputs, written as tables [input.NAME]: the columns of all inputs, after one that names the input (formats/inputs.py).
     input: dict[str, str] = Field(min_length=1)
     inputs: dict[str, dict[str, str]] = {}
     output: dict[str, str] = Field(min_length=1)
-    # Columns whose values the state belongs to; empty for a stateless operator.
+    # Columns by whose values the state is kept; empty for a stateless operator.
     key: tuple[str, ...] = ()
     event_time: EventTime | None = None
-    # Of the form that the operator keeps a key's state in, and the former ones that its migrate() takes.
+    # The version of the layout of a key's state, and the older versions that the operator's migrate() takes.
     state_version: int = Field(default=0, ge=0, le=127)
     migrates_from: tuple[Annotated[int, Field(ge=0, le=127)], ...] = ()
-    # Types of entries of a key's state, which each state that the operator leaves must have; entries not named are free.
+    # Types of entries of a key's state, checked whenever the operator has changed it; entries not named are free.
     state: dict[str, str] = {}
-    # When state becomes durable: with each epoch, or with each frame before it is answered, for operators that are not
-    # deterministic (they roll dice, look at the clock): no event is processed again after a crash.
+    # When state becomes durable: with each epoch, or with each frame before it is answered. The latter is for operators that are not
+    # deterministic (random numbers, the clock): no event is processed again after a crash.
     commit: Literal["epoch", "frame"] = "epoch"
     requirements: list[str] = []
-    # What it reaches of the network, where a node allows it; nothing else.
+    # The only endpoints that the operator may reach, if the node allows it.
     network: Annotated[tuple[Endpoint, ...], Field(max_length=64)] = ()
-    # Filled in by `udo push`: what the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
+    # Filled in by `udo push`: the target that the dependencies were resolved for, e.g. "cp311" and "linux_x86_64".
     python_tag: str = ""
     platform: str = ""
     limits: OperatorLimits = OperatorLimits()
@@ -171,12 +171,12 @@ class Manifest(BaseModel):
 
     @property
     def own_process(self) -> bool:
-        """Whether its engine starts it as a process of its own, by the operator protocol."""
+        """Whether the engine starts the operator as a process of its own, by the operator protocol."""
         return bool(self.command) or self.isolation == "process"
 
     @property
     def keyed(self) -> dict[str, Any] | None:
-        """How an instance is to key its state (udo_runtime.execution.keyed.KeyedConfig); None for a stateless operator."""
+        """How an instance keys its state (udo_runtime.execution.keyed.KeyedConfig); None for a stateless operator."""
         if not self.key:
             return None
         time = self.event_time
@@ -198,7 +198,7 @@ class Manifest(BaseModel):
 
     @property
     def input_schemas(self) -> dict[str, pa.Schema]:
-        """Of several inputs the Arrow schema of each by name; empty if there is one."""
+        """The Arrow schema of each input by name, for an operator with several; empty for a single input."""
         return {name: parse_schema(columns) for name, columns in self.inputs.items()}
 
     @property
@@ -213,7 +213,7 @@ class Manifest(BaseModel):
 
 
 def call_misfits(old: Manifest, new: Manifest) -> list[str]:
-    """Why calls that were built for `old` do not fit `new`; empty when they do."""
+    """Why calls that were built for `old` do not fit `new`; empty if they do."""
     reasons = update_misfits(old.input_schema, old.output_schema, new.input_schema, new.output_schema)
     if old.inputs.keys() != new.inputs.keys():
         before, after = (", ".join(m.inputs) or "a single one" for m in (old, new))
@@ -232,7 +232,7 @@ def call_misfits(old: Manifest, new: Manifest) -> list[str]:
 
 
 def update_refusals(old: Manifest, new: Manifest) -> list[str]:
-    """Why queries that run with `old`, and their state, could not go on with `new`; empty when they can."""
+    """Why queries that run with `old`, and their state, could not continue with `new`; empty if they can."""
     reasons = call_misfits(old, new)
     if old.key and old.state_version != new.state_version and old.state_version not in new.migrates_from:
         reads = f"reads {new.state_version}" + (f" and migrates from {', '.join(map(str, new.migrates_from))}" if new.migrates_from else "")
@@ -247,7 +247,7 @@ def update_refusals(old: Manifest, new: Manifest) -> list[str]:
 
 
 def parse(data: dict[str, Any], where: str) -> Manifest:
-    """The manifest of this table; ManifestError lists every field that is wrong, in `where`."""
+    """The manifest of this table; ManifestError lists every wrong field and names the source `where`."""
     try:
         return Manifest.model_validate(data)
     except ValidationError as e:
@@ -262,7 +262,7 @@ def _place(where: tuple[int | str, ...]) -> str:
 
 
 def _meant(kind: str, where: tuple[int | str, ...]) -> str:
-    """Of a field that there is not: those of that table whose names are near, else all."""
+    """A hint for an unknown field: the table's fields with similar names, else all of them."""
     if kind != "extra_forbidden":
         return ""
     tables = {"limits": OperatorLimits.model_fields, "event_time": EventTime.model_fields}

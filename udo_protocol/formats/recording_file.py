@@ -1,4 +1,4 @@
-"""The file of `udo record`: a zip that any tool opens. Written in one pass, read in one pass; its form: docs/record.md, "The file".
+"""The file of `udo record`: a zip that any tool opens, written and read in one pass. Its format: docs/record.md, "The file".
 
 Standard library only, since an operator's own interpreter reads it too.
 """
@@ -19,16 +19,16 @@ FORMAT, FORMAT_VERSION = "udo-recording", 1
 _FRAME = struct.Struct("<QQ")  # sequence number, length
 _LENGTH = struct.Struct("<Q")
 Json = dict[str, Any]
-# Of one key group: meta, base (None: there is none yet), deltas.
+# The stored state of one key group: meta, base (None: there is none yet), deltas.
 Stored = tuple[bytes, bytes | None, list[bytes]]
 
 
 class Writer:
-    """Writes beside `path`; the file appears under its name with `close`, complete. Leaving it otherwise removes what there is."""
+    """Writes to a file beside `path`, which `close` renames to `path` once complete. Leaving the context without `close` removes it."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._partial = path, path.with_name(f".{path.name}.partial")
-        # Stored, not compressed: Arrow shrinks little at the speed at which frames come.
+        # Stored, not compressed: Arrow data shrinks little at the speed at which frames come.
         self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_STORED, allowZip64=True)
         self._frames: IO[bytes] | None = None
         self._schemas: dict[bytes, bytes] = {}
@@ -45,33 +45,33 @@ class Writer:
             self._partial.unlink(missing_ok=True)
 
     def header(self, header: Mapping[str, Any]) -> None:
-        """What is recorded; first of all."""
+        """Write the description of the recording; must come first."""
         self._json("recording.json", {"format": FORMAT, "format_version": FORMAT_VERSION, **header})
 
     def session(self, name: str, record: Mapping[str, Any]) -> None:
-        """A session's record; its groups follow."""
+        """Write a session's record; its groups follow."""
         self._sessions += 1
         self._json(f"state/{self._sessions}/session.json", {"session": name, "record": record})
 
     def group(self, number: int, stored: Stored) -> None:
-        """One key group of that session."""
+        """Write one key group of the session written last."""
         meta, base, deltas = stored
         data = b"".join(_LENGTH.pack(len(v)) + v for v in (meta, base or b"", *deltas))
         self._zip.writestr(f"state/{self._sessions}/{number}", data)
 
     def schema(self, identity: bytes, ipc: bytes) -> None:
-        """A schema that frames name."""
+        """Keep a schema that frames refer to; `close` writes it."""
         self._schemas[identity] = ipc
 
     def frame(self, seq: int, frame: bytes) -> None:
-        """The next frame."""
+        """Write the next frame."""
         if self._frames is None:
             self._frames = self._zip.open("frames", "w", force_zip64=True)
         self._frames.write(_FRAME.pack(seq, len(frame)))
         self._frames.write(frame)
 
     def close(self, end: Mapping[str, Any]) -> None:
-        """How it ended; the file is complete."""
+        """Write how the recording ended, and complete the file."""
         self._end_frames()
         for identity, ipc in self._schemas.items():
             self._zip.writestr(f"schemas/{identity.hex()}", ipc)
@@ -112,7 +112,7 @@ class Recording:
             raise
 
     def _require_plain(self) -> None:
-        """Nothing in it is larger than the file: `udo record` does not compress, and no two entries share bytes."""
+        """Check that nothing unpacks to more than the file's size: `udo record` does not compress, and no two entries share bytes."""
         entries = self._zip.infolist()
         if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or sum(e.file_size for e in entries) > self.path.stat().st_size:
             raise UsageError(
@@ -141,7 +141,7 @@ class Recording:
         return {int(n.removeprefix(folder)): self._stored(self._read(n)) for n in names}
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """(sequence number, frame), in order."""
+        """Yield (sequence number, frame) in order."""
         if "frames" not in self._zip.namelist():
             return
         with self._zip.open("frames") as file:

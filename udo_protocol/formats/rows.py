@@ -1,4 +1,4 @@
-"""Columns as Python objects: what user code gets event by event, on either side of an operator."""
+"""Columns as Python objects: the form in which user code gets events, on either side of an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def as_events(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Each row as a dict. ValueError, OverflowError or ArrowInvalid for a value that Python cannot hold, as a map with a key twice."""
+    """Each row as a dict. ValueError, OverflowError or ArrowInvalid for a value that Python cannot hold, as a map with duplicate keys."""
     if not any(_has_map(t) for t in batch.schema.types):
         return batch.to_pylist()  # type: ignore[no-any-return]
     names = batch.schema.names
@@ -16,13 +16,13 @@ def as_events(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def as_values(column: pa.Array) -> list[Any]:
-    """A column's values; a map is a dict, wherever it is."""
+    """A column's values; maps become dicts at every level."""
     found: list[Any] = column.to_pylist()
     return [_dicts(value, column.type) for value in found] if _has_map(column.type) else found
 
 
 def _dicts(value: Any, t: pa.DataType) -> Any:
-    """A value that Arrow has made, with its maps as dicts."""
+    """A value from `to_pylist`, with its maps as dicts."""
     if value is None or not pa.types.is_nested(t):
         return value
     if pa.types.is_struct(t):
@@ -36,9 +36,9 @@ def _dicts(value: Any, t: pa.DataType) -> Any:
 
 
 def named(value: Any, t: pa.DataType) -> Any:
-    """A value for a column of type `t` whose structs go by the names of their fields, as those of Spark's Rows do, not by their order.
+    """A value for a column of type `t`, with structs matched by the names of their fields, as in Spark's Rows, not by their order.
 
-    KeyError names the field that a struct lacks; fields beyond those of the type are left out.
+    KeyError names a field that a struct lacks; fields that the type does not have are left out.
     """
     if value is None or not pa.types.is_nested(t):
         return value
@@ -55,7 +55,7 @@ def named(value: Any, t: pa.DataType) -> Any:
 
 
 def has_struct(t: pa.DataType) -> bool:
-    """Whether a value of the type has fields with names."""
+    """Whether the type is or contains a struct."""
     if pa.types.is_map(t):
         return has_struct(t.key_type) or has_struct(t.item_type)
     return pa.types.is_struct(t) or any(has_struct(t.field(i).type) for i in range(t.num_fields))

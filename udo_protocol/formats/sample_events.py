@@ -1,6 +1,6 @@
-"""Sample events as JSON, an array or lines of objects, as a table of an operator's input schema.
+"""Reads sample events from JSON (an array, or one object a line) into a table of an operator's input schema.
 
-JSON carries few types, so its values are converted if nothing is lost.
+JSON has few types, so its values are converted if nothing is lost.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import pyarrow as pa
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.formats.schema import misfits, type_text
 
-# Of the file whose events an operator rehearses with: each instance reads it when it is started.
+# The largest file of events to rehearse with: each instance reads it at its start.
 REHEARSED_BYTES = 1 << 20
 REMEDY = "Change the sample or `input` in operator.toml."
 
 
 def from_json(text: str, schema: pa.Schema, where: str) -> pa.Table:
-    """The events; UsageError if it is no such JSON, SchemaError lists every column that does not fit and what came. `where`: its file."""
+    """The events; UsageError if the JSON is not of that form, SchemaError lists the columns that do not fit. `where` names the file."""
     try:
         rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError) as e:
@@ -38,7 +38,7 @@ def from_json(text: str, schema: pa.Schema, where: str) -> pa.Table:
 
 
 def rehearsed(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """The events that an operator rehearses with, at least one. UsageError, or SchemaError, says why there are none."""
+    """The events that an operator rehearses with, at least one. UsageError or SchemaError says why there are none."""
     if len(data) > REHEARSED_BYTES:
         raise UsageError(f"{where} has more than {REHEARSED_BYTES >> 20} MiB: a few events are enough to rehearse with")
     try:
@@ -51,14 +51,14 @@ def rehearsed(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
 
 
 def require_columns(names: Iterable[str], schema: pa.Schema, where: str) -> None:
-    """SchemaError unless all columns of `schema` are among these."""
+    """Raise SchemaError unless all columns of `schema` are among these."""
     have = pa.schema([pa.field(n, schema.field(n).type if n in schema.names else pa.null()) for n in sorted(names)])
     if problems := misfits(have, schema):
         raise SchemaError(f"{where}: " + "; ".join(problems) + f". {REMEDY}")
 
 
 def cast(values: pa.Array | pa.ChunkedArray, field: pa.Field, where: str) -> pa.Array | pa.ChunkedArray:
-    """These values as the column's type; SchemaError if something would be lost."""
+    """Convert the values to the column's type; SchemaError if something would be lost."""
     try:
         return values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:

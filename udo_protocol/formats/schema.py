@@ -1,4 +1,4 @@
-"""Arrow schemas as text in manifests, as ids in frames, and the rule for when one fits another.
+"""Arrow schemas as text in manifests and as ids in frames, and the rule for when one fits another.
 
 A manifest writes a column as `name: type` with Arrow's own type names: `int64`, `timestamp[us]`, `decimal128(10, 2)`,
 `list<string>`, `struct<a: int64, b: string>`, `map<string, int64>`. A trailing `?` is not needed: columns are nullable.
@@ -17,9 +17,9 @@ import pyarrow as pa
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.body import not_carried, read_schema
 
-# Keyed events carry their key group in one more column of this name (int32).
+# The additional column in which keyed events carry their key group (int32).
 GROUP_COLUMN = "__udo_group"
-# Of lists, structs and maps in one another: Arrow's own readers give up at 64.
+# The deepest nesting of lists, structs and maps: Arrow's own readers give up at 64.
 TYPE_DEPTH = 60
 _SIMPLE = re.compile(r"^[a-z0-9_]+(\[[^\]]*\])?$")
 _DECIMAL = re.compile(r"^decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)$")
@@ -38,7 +38,7 @@ def _split(text: str) -> list[str]:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """The Arrow type of its textual form; SchemaError names what is not understood."""
+    """The Arrow type that the text names; SchemaError names the part that is not understood."""
     if max(accumulate((c == "<") - (c == ">") for c in text), default=0) > TYPE_DEPTH:
         raise SchemaError(f"column type {text[:40]!r}... is nested deeper than {TYPE_DEPTH} types")
     t = text.strip()
@@ -64,7 +64,7 @@ def parse_type(text: str) -> pa.DataType:
 
 
 def is_key_type(t: pa.DataType) -> bool:
-    """Whether values of the type can be keys: two of them are equal or not, in every language, and can be found again by it."""
+    """Whether values of the type can be keys: equality of two values is the same in every language, and works for lookups."""
     kinds = (
         pa.types.is_boolean,
         pa.types.is_integer,
@@ -112,12 +112,12 @@ def schema_text(schema: pa.Schema) -> dict[str, str]:
 
 
 def to_ipc(schema: pa.Schema) -> bytes:
-    """Arrow IPC schema message, without metadata."""
+    """The schema as an Arrow IPC schema message, without metadata."""
     return bytes(schema.remove_metadata().serialize())
 
 
 def from_ipc(data: bytes) -> pa.Schema:
-    """Inverse of to_ipc. ProtocolError for bytes that are none, and for types that frames do not carry."""
+    """Inverse of to_ipc. ProtocolError for bytes that are no schema, and for types that frames do not carry."""
     return read_schema(data)
 
 
@@ -163,8 +163,8 @@ def widens(have: pa.DataType, want: pa.DataType) -> bool:
 
 
 def misfits(have: pa.Schema, want: pa.Schema) -> list[str]:
-    """What keeps columns of `have` from serving as `want` (by name, safe widening); empty when it fits."""
-    if have.equals(want):  # asked once per frame
+    """Why columns of `have` cannot serve as `want` (matched by name, safely widened); empty if they can."""
+    if have.equals(want):  # the fast path: called once per frame
         return []
     problems = []
     for f in want:
@@ -178,15 +178,15 @@ def misfits(have: pa.Schema, want: pa.Schema) -> list[str]:
 
 
 def require_fit(have: pa.Schema, want: pa.Schema, what: str, remedy: str) -> None:
-    """Raise SchemaError listing every misfit, prefixed by `what` and closed by the `remedy`."""
+    """Raise SchemaError if there are misfits: `what`, each of them, then the `remedy`."""
     if problems := misfits(have, want):
         raise SchemaError(f"{what}: " + "; ".join(problems) + f". {remedy}")
 
 
 def update_misfits(old_in: pa.Schema, old_out: pa.Schema, new_in: pa.Schema, new_out: pa.Schema) -> list[str]:
-    """Why a running query built for the old version could not go on with the new one; empty when it can.
+    """Why a running query built for the old version could not continue with the new one; empty if it can.
 
-    What the query sends (old input) must serve as new input; what the new version answers must serve as old output.
+    The query's events (old input) must serve as new input, and the new version's answers as old output.
     """
     return [f"input: {p}" for p in misfits(old_in, new_in)] + [f"output: {p}" for p in misfits(new_out, old_out)]
 
@@ -196,7 +196,7 @@ def conform(batch: pa.RecordBatch, want: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(want, check_metadata=False):
         return batch
     picked = batch.select(want.names)
-    if picked.schema.equals(want, check_metadata=False):  # asked once per frame
+    if picked.schema.equals(want, check_metadata=False):  # called once per frame
         return picked
     arrays: Iterable[pa.Array] = (
         batch.column(f.name) if batch.column(f.name).type == f.type else batch.column(f.name).cast(f.type) for f in want

@@ -1,8 +1,8 @@
-"""The types that a manifest's [state] table gives to entries of a key's state, and whether a state has them.
+"""The types that a manifest's [state] table gives to entries of a key's state, and the check that a state has them.
 
 A state is MessagePack, which tells 1 from 1.0, a time with a zone from one without, and a decimal from text, but knows neither widths nor
-scales. So that operators in several languages can go on from each other's states, what is declared is checked whenever a state is
-written, whatever language it comes from. Nothing is converted: the operator itself would see the other value until its next frame.
+scales. Declared types are checked whenever a state is written, whatever language it comes from, so that operators in different languages
+can continue from each other's states. Nothing is converted: the operator itself would see the unconverted value until its next frame.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import parse_schema, type_text
 
 Fits = Callable[[Any], bool]
-# µs in a unit of a timestamp; a state's times have µs.
+# Microseconds per unit of a timestamp; times in a state are in µs.
 _UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
 
 class StateTypes:
-    """Of one operator version. `columns`: entry -> type, as in the manifest; entries that it does not name are free."""
+    """The state types of one operator version. `columns`: entry -> type, as in the manifest; entries not named are free."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._types = {field.name: (field.type, fits(field.type)) for field in parse_schema(columns)}
 
     @classmethod
     def of(cls, columns: Mapping[str, str] | None) -> StateTypes | None:
-        """None if nothing is declared."""
+        """The types, or None if none are declared."""
         return cls(columns) if columns else None
 
     @property
@@ -39,7 +39,7 @@ class StateTypes:
         return {name: arrow_type for name, (arrow_type, _) in self._types.items()}
 
     def problem(self, state: Mapping[str, Any], found: str = "the operator left") -> str:
-        """Why this state, as Python has it, does not have these types; '' if it has. Null, and no entry, fit any type."""
+        """Why this state (decoded to Python) does not have these types; '' if it has. Null and a missing entry fit any type."""
         for name, (arrow_type, fitting) in self._types.items():
             value = state.get(name)
             if value is not None and not fitting(value):
@@ -48,7 +48,7 @@ class StateTypes:
 
 
 def fits(t: pa.DataType) -> Fits:
-    """Whether a value that is not null is one of this type. SchemaError for a type that no state can have."""
+    """A check whether a non-null value is of this type. SchemaError for a type that no state can have."""
     is_ = pa.types
     if is_.is_boolean(t):
         return lambda v: isinstance(v, bool)
@@ -89,7 +89,7 @@ def _each(inner: Fits) -> Fits:
 def _has_digits(v: Decimal, precision: int, scale: int) -> bool:
     """Whether the decimal is a whole number of units of 10^-scale with at most that many digits."""
     _, digits, exponent = v.as_tuple()
-    if not isinstance(exponent, int):  # not a number, or infinite
+    if not isinstance(exponent, int):  # NaN or infinite
         return False
     shown = "".join(map(str, digits)).lstrip("0")
     significant = shown.rstrip("0")

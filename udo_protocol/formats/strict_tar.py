@@ -1,11 +1,11 @@
-"""Reads a tar from somewhere else, front to back, in bounded memory: what it does not know, or would have to guess, it refuses.
+"""Reads an untrusted tar front to back, in bounded memory, and refuses anything that it does not know or would have to guess.
 
-It takes files, directories and symbolic links in POSIX (pax) or GNU form, with their checksums, unique extended headers and the end
+It takes files, directories and symbolic links in POSIX (pax) or GNU form, with correct checksums, unique extended headers and the end
 marks. Standard library only, since a bare interpreter runs it. `tarfile` is more lenient: it ends quietly at a garbled header, reads
 extended headers of any length into memory, and goes back in the file for a negative size.
 
-`foreign`: for archives of other tools that are only read from, never unpacked: hard links are told, and what would only matter to who
-unpacks (global headers, unknown extended ones, special modes) is passed over.
+`foreign`: for archives of other tools that are only read from, never unpacked: hard links are reported, and details that matter only
+when unpacking (global headers, unknown extended ones, special modes) are ignored.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from typing import Protocol
 
 BLOCK = 512
 FILE, DIRECTORY, LINK, HARD_LINK = "file", "directory", "link", "hard link"
-# Of one extended header: a path and a link of the longest length Linux knows, and a few times and names.
+# The largest extended header: a path and a link of the longest length that Linux knows, and a few times and names.
 EXTENDED_BYTES = 16 << 10
-# No file system takes a longer name; no Python package is nested deeper, and who walks the tree by recursion must be able to.
+# No file system takes a longer name; no Python package is nested deeper, and a recursive walk of the tree must not run out of stack.
 NAME_BYTES, DEPTH, LINK_BYTES = 255, 40, 1024
 _PIECE_BYTES = 1 << 20
 _ZEROS = bytes(BLOCK)
 _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
-# Mode, user, group, time, device numbers: octal, or GNU's form of large ones, or nothing.
+# Fields of mode, user, group, time and device numbers: octal, or GNU's form of large numbers, or empty.
 _NUMBERS = ((100, 108), (108, 116), (116, 124), (136, 148), (329, 337), (337, 345))
 _ANY_NUMBER = re.compile(rb" *[0-7]*[ \0]*|[\x80\xff].*", re.DOTALL)
 _RECORD = re.compile(rb"([1-9][0-9]{0,5}) ([^=\0\n]{1,100})=")
 _POSIX, _GNU = b"ustar\x0000", b"ustar  \x00"
 _KINDS = {b"0": FILE, b"5": DIRECTORY, b"2": LINK}
 _OTHERS = {b"1": "a hard link", b"3": "a device", b"4": "a device", b"6": "a pipe", b"S": "a sparse file", b"g": "a global header"}
-# What extended headers may say; all but the first three mean nothing here.
+# Keys of extended headers that are accepted; all but the first three are ignored.
 _USED = ("path", "linkpath", "size")
 _PAX = frozenset((*_USED, "atime", "ctime", "mtime", "uid", "gid", "uname", "gname", "comment"))
-# Of others, these say that an entry's name or content is not what it seems.
+# Prefixes of keys that change the meaning of an entry's name or content; refused even in foreign archives.
 _CHANGING = ("GNU.sparse.", "hdrcharset")
 _SPECIAL_BITS = 0o7000
 
 
 class TarRefused(Exception):
-    """The archive is not one this reader takes; says why, in words that show no more than a little of what came."""
+    """The archive is not one that this reader takes; says why, and shows only a little of the archive's content."""
 
 
 class Readable(Protocol):
-    """A file of plain (not compressed) bytes."""
+    """A file of uncompressed bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at its end."""
+        """At most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One entry. `path` has neither empty parts nor `.` and `..`; `target` is a link's, as it stands; `at`: where its content begins."""
+    """One entry. `path` has no empty parts, `.` or `..`; `target` is a link's, unchanged; `at` is the offset of the content."""
 
     path: tuple[str, ...]
     kind: str
@@ -63,18 +63,18 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For a message."""
+        """The path, for a message."""
         return shown("/".join(self.path))
 
 
 def shown(text: object) -> str:
-    """Somebody else's text in a message: cut, and harmless on a terminal."""
+    """Untrusted text for a message: cut, and harmless on a terminal."""
     quoted = ascii(text)
     return quoted if len(quoted) <= 120 else f"{quoted[:100]}... ({len(quoted)} characters)"
 
 
 class Reader:
-    """Iterate over it for the members; `content` reads that of the latest one. At most `most_bytes` are read, and `most_entries`
+    """Iterates over the members; `content` reads the content of the latest one. Reads at most `most_bytes`, and `most_entries`
     headers."""
 
     def __init__(self, source: Readable, most_bytes: int, most_entries: int, *, foreign: bool = False) -> None:
@@ -86,7 +86,7 @@ class Reader:
     def __iter__(self) -> Iterator[Member]:
         while (member := self._next()) is not None:
             yield member
-            for _ in self.content():  # what the caller has left
+            for _ in self.content():  # the part that the caller has not read
                 pass
             self._exactly(self._padding)
             self._padding = 0
@@ -99,7 +99,7 @@ class Reader:
             yield piece
 
     def count(self) -> None:
-        """One entry more, such as a directory that goes without saying."""
+        """Count one more entry, e.g. a parent directory without an entry of its own."""
         self.entries += 1
         if self.entries > self._most_entries:
             raise TarRefused(f"it has more than {self._most_entries} entries")
@@ -120,7 +120,7 @@ class Reader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _next(self) -> Member | None:
-        """The next member with what its extended headers say; None at the end of the archive."""
+        """The next member, with its extended headers applied; None at the end of the archive."""
         extended: dict[str, str] = {}
         kinds = b""
         while (block := self._exactly(BLOCK)) != _ZEROS:
@@ -179,7 +179,7 @@ class Reader:
 
 
 def _checked(block: bytes) -> tuple[bytes, int]:
-    """(type, size) of a header whose checksum is right."""
+    """The (type, size) of a header, after checking its checksum and form."""
     if sum(block[:148]) + 8 * 32 + sum(block[156:]) != _number(block[148:156], "checksum"):
         raise TarRefused("a header is garbled: its checksum is wrong")
     if block[257:265] not in (_POSIX, _GNU):
@@ -197,7 +197,7 @@ def _number(field: bytes, what: str) -> int:
 
 
 def _filled(field: bytes) -> bytes:
-    """A text field without what fills it up."""
+    """A text field without its padding."""
     text, _, rest = field.partition(b"\0")
     if rest.strip(b"\0"):
         raise TarRefused(f"a name has a NUL in the middle: {shown(field)}")
@@ -225,7 +225,7 @@ def _name(block: bytes) -> str:
 
 
 def _records(data: bytes, foreign: bool) -> dict[str, str]:
-    """What a pax header says: `LENGTH KEY=VALUE\\n`, again and again."""
+    """The records of a pax header, each `LENGTH KEY=VALUE\\n`."""
     found: dict[str, str] = {}
     at = 0
     while at < len(data):

@@ -1,1 +1,1 @@
-"""The node manager's gRPC API, for everyone who calls it."""
+"""The node manager's gRPC API, for all of its callers."""

@@ -1,4 +1,4 @@
-"""Client of the node manager, for Spark tasks and the command line: calls on a Unix socket, or by mutual TLS; errors as ours.
+"""Client of the node manager, for Spark tasks and the command line: calls by Unix socket or mutual TLS that raise our own errors.
 
 Safe in forked workers: nothing is opened before the first call, and each process has channels of its own.
 """
@@ -26,7 +26,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
 from udo_protocol.state.carrying import PART_BYTES
 
-# What an error may take in trailing metadata; node_manager.rpc.wire keeps below it.
+# Trailing metadata of an error; node_manager.rpc.wire stays below it.
 _METADATA_BYTES = 64 << 10
 # A dead letter holds a whole event, which may be as large as a frame, twice over.
 _MESSAGE_BYTES = 256 << 20
@@ -38,21 +38,21 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
 ]
-# On top of what the node manager itself may wait.
+# Added to the time that the node manager itself may wait.
 _MARGIN_S = 10.0
-# Between two looks whether a node that is asked for a lane still has the slots.
+# Between two checks whether the node asked for a lane still has the slots.
 _MOVED_LOOK_S = 0.25
-# Reading the state at a recording's start, and writing down its last frames.
+# For reading the state at a recording's start, and writing its last frames.
 _RECORD_MARGIN_S = 120.0
-# By which gRPC tells a failed handshake from a host that is away, which have one status. A node that dies in a handshake resets it.
+# Signs of a failed handshake in gRPC's details: its status is that of an unreachable host. A node that dies in a handshake resets it.
 _HANDSHAKE_SIGNS = ("handshake", "certificate", "ssl_error", "alert")
-# Of an address on another host.
+# The scheme of an address on another host.
 SCHEME = "https://"
 
 
 def connect_node(address: str | Path, tls: Tls | None = None, peer: str = "") -> NodeClient:
-    """The node manager on this Unix socket (a path, or `unix:` and a path), or at https://host:port, which answers to whoever shows
-    it a certificate (`tls`) and opens lanes only, but for another node manager (`peer`: peers.peer_key). Connects at the first call."""
+    """The node manager on this Unix socket (a path, or `unix:` and a path), or at https://host:port. The latter needs a certificate
+    (`tls`) and only opens lanes, except for another node manager (`peer`: peers.peer_key). Connects at the first call."""
     text = str(address)
     if text.startswith(SCHEME):
         return _RemoteNode(text.rstrip("/"), tls, peer)
@@ -62,7 +62,7 @@ def connect_node(address: str | Path, tls: Tls | None = None, peer: str = "") ->
 
 
 def _why(details: str) -> str:
-    """gRPC's reason for a failed call, in words for the caller."""
+    """gRPC's reason for a failed call, reworded for the caller."""
     if "Connection refused" in details or "No such file" in details:
         return "nothing listens on that socket, so it has ended"
     if "Permission denied" in details:
@@ -71,11 +71,11 @@ def _why(details: str) -> str:
 
 
 class NodeClient:
-    """One node manager. Every call raises udo_protocol.errors; NodeAway when nothing listens on the socket, Unavailable when not
-    even its directory is there."""
+    """One node manager. Every call raises udo_protocol.errors: NodeAway when nothing listens on the socket, Unavailable when even
+    its directory is missing."""
 
-    tls: Tls | None = None  # of this side
-    _shown: tuple[tuple[str, str], ...] = ()  # with each call
+    tls: Tls | None = None  # this side's certificates
+    _shown: tuple[tuple[str, str], ...] = ()  # metadata of each call
 
     def __init__(self, path: str) -> None:
         self.path = path if "://" in path or os.path.isabs(path) else os.path.abspath(path)
@@ -137,13 +137,13 @@ class NodeClient:
                 call.cancel()
 
     def on(self, node: str) -> NodeClient:
-        """The node of that name, asked by this one: figures, logs, state and dead letters; UsageError for the rest."""
+        """A client of the named node, by way of this one: for figures, logs, state and dead letters; UsageError for other calls."""
         other = copy.copy(self)
         other._shown = ((NODE_HEADER, node),)
         return other
 
     def passed_on(self, method: str, request: Any, timeout_s: float | None, *, streamed: bool) -> Any:
-        """The answer, or answers, to a method by name, for a node manager that was asked it."""
+        """The answer, or answers, to a method by name, for a node manager that passes on a call."""
         return (self._stream if streamed else self._call)(method, request, timeout_s)
 
     def open_lane(
@@ -163,7 +163,7 @@ class NodeClient:
         stored: bool = False,
         start_empty: bool = False,
     ) -> pb.OpenLaneReply:
-        """The slots of `name`, `name@version` or `name@sha256:...`; waits `wait_ms` for an instance that is starting."""
+        """The slots of the deployment `name`, `name@version` or `name@sha256:...`; waits up to `wait_ms` for a starting instance."""
         request = pb.OpenLaneRequest(
             deployment=deployment,
             lane=lane,
@@ -182,9 +182,9 @@ class NodeClient:
         return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 
     def forward_lane(self, request: pb.OpenLaneRequest, moved: Callable[[], bool]) -> Callable[[], pb.OpenLaneReply]:
-        """`open_lane` as a producer has asked another node for it: begins the call, and waits for the answer when that is asked for.
+        """Forward an `open_lane` that a producer sent to another node: begins the call; the function returned waits for the answer.
 
-        Unavailable once `moved`, which is asked now and then: the slots are elsewhere, and a node that hangs need not be waited for.
+        Unavailable once the periodic check `moved` says that the slots are elsewhere: a node that hangs need not be waited for.
         """
         call = self._stub().OpenLane.future(request, timeout=request.wait_ms / 1000 + _MARGIN_S)
 
@@ -202,27 +202,27 @@ class NodeClient:
         return answer
 
     def deploy(self, name: str, operator: str, version: str, digest: str = "", config_json: str = "{}", wait_ms: int = 60_000) -> str:
-        """Make an operator callable on this node only (without the registry); answers the instance."""
+        """Make an operator callable on this node only (without the registry); returns the instance."""
         request = pb.DeployRequest(name=name, operator=operator, version=version, digest=digest, config_json=config_json, wait_ms=wait_ms)
         return str(self._call("Deploy", request, wait_ms / 1000 + _MARGIN_S).instance)
 
     def undeploy(self, name: str, *, drop_state: bool = False) -> None:
-        """Stop it and remove what it left behind; Conflict if that is keyed state, unless `drop_state`."""
+        """Stop a deployment and remove its data; Conflict if that includes keyed state, unless `drop_state`."""
         self._call("Undeploy", pb.UndeployRequest(name=name, drop_state=drop_state), 60)
 
     def update(
         self, name: str, version: str, digest: str = "", config_json: str = "", timeout_s: float = 180.0
     ) -> Iterator[pb.UpdateEvent]:
-        """Replace the version on this node only; yields progress, the last event is `done` or `failed`."""
+        """Replace the version on this node only; yields progress, ending with the event `done` or `failed`."""
         return self._stream("Update", pb.UpdateRequest(name=name, version=version, digest=digest, config_json=config_json), timeout_s)
 
     def scale(self, name: str, slots: int, wait_s: float = 120.0) -> None:
-        """Give a deployment of this node only so many slots; returns once they serve and have their share of the key groups."""
+        """Set the number of slots of a deployment of this node only; returns once they serve and have their share of the key groups."""
         request = pb.ScaleRequest(deployment=name, slots=slots, wait_ms=round(wait_s * 1000))
         self._call("Scale", request, wait_s * 2 + _MARGIN_S)
 
     def prepare_scale_out(self, name: str, slots: int, strategy: str = "", refresh_s: float = 0.0, wait_s: float = 120.0) -> None:
-        """Prepare a scale-out of a keyed deployment to so many slots, 0: give it up. Returns when it is ready, or nothing is left of it."""
+        """Prepare a scale-out of a keyed deployment to `slots` slots; 0 cancels it. Returns when it is ready, or wholly undone."""
         wait_ms, refresh_ms = round(wait_s * 1000), round(refresh_s * 1000)
         request = pb.PrepareScaleOutRequest(deployment=name, slots=slots, strategy=strategy, refresh_ms=refresh_ms, wait_ms=wait_ms)
         self._call("PrepareScaleOut", request, wait_s * 2 + _MARGIN_S)
@@ -230,23 +230,23 @@ class NodeClient:
     def move_groups(
         self, name: str, groups: Iterable[int], to: int, strategy: str = "", wait_s: float = 120.0, node: str = ""
     ) -> Iterator[pb.MoveEvent]:
-        """Move key groups to that slot of the deployment; the last event is `done`. WaitTimeout after `wait_s`: the move goes on.
+        """Move key groups to slot `to` of the deployment; the last event is `done`. WaitTimeout after `wait_s`; the move continues.
 
-        `node`: that has the slot, of a deployment over nodes."""
+        `node`: the node that has the slot, for a deployment over nodes."""
         moved = pb.MoveGroupsRequest(deployment=name, groups=groups, to_slot=to, strategy=strategy, to_node=node)
         moved.wait_ms = round(wait_s * 1000)
         return self.forward_move(moved)
 
     def forward_move(self, request: pb.MoveGroupsRequest) -> Iterator[pb.MoveEvent]:
-        """`move_groups` as another node is asked for it."""
+        """Forward a `move_groups` that another node received."""
         return self._stream("MoveGroups", request, request.wait_ms / 1000 + _MARGIN_S)
 
     def ready_to_take(self, name: str, slot: int) -> int:
-        """Another node is to move key groups to that slot here: its place among those of the node. Conflict if it cannot take them now."""
+        """Ask, before a move from another node, for the slot's place among those of this node. Conflict if it cannot take groups now."""
         return int(self._call("ReadyToTake", pb.ReadyToTakeRequest(deployment=name, slot=slot), _MARGIN_S).place)
 
     def take_groups(self, name: str, slot: int, version: int, carried: Iterable[tuple[str, bytes]], timeout_s: float = 600.0) -> None:
-        """Bring what was handed over (udo_protocol/state/carrying.py) to that slot."""
+        """Send key groups that were handed over (udo_protocol/state/carrying.py) to that slot."""
 
         def parts() -> Iterator[pb.GroupsPart]:
             yield pb.GroupsPart(deployment=name, slot=slot, version=version)
@@ -257,25 +257,25 @@ class NodeClient:
         self._call("TakeGroups", parts(), timeout_s)
 
     def adopt_groups(self, name: str, slot: int, version: int, placement_json: str, wait_s: float) -> None:
-        """Let that slot go on with what it was brought; returns when it is durably its own."""
+        """Let that slot continue with the key groups that were sent to it; returns when it owns them durably."""
         request = pb.AdoptGroupsRequest(deployment=name, slot=slot, version=version, placement_json=placement_json)
         request.wait_ms = round(wait_s * 1000)
         self._call("AdoptGroups", request, wait_s + _MARGIN_S)
 
     def places(self, name: str, *, here: bool = False) -> pb.PlacesReply:
-        """The slots of a deployment over nodes, by place, with their key groups; `here`: the node's own, without."""
+        """The slots of a deployment over nodes, by place, with their key groups; `here`: only the node's own, without key groups."""
         return self._call("Places", pb.PlacesRequest(deployment=name, here=here), _MARGIN_S * 3)  # type: ignore[no-any-return]
 
     def hand_over_runs(self, name: str, source: str, to: str) -> None:
-        """Let node `to` know the order of runs that node `source` keeps for a deployment over nodes."""
+        """Copy the order of runs that node `source` keeps for a deployment over nodes to node `to`."""
         self._call("HandOverRuns", pb.HandOverRunsRequest(deployment=name, from_node=source, to_node=to), _MARGIN_S * 6)
 
     def take_runs(self, request: pb.TakeRunsRequest) -> None:
-        """Know these runs, too."""
+        """Add these runs to those that the node keeps."""
         self._call("TakeRuns", request, _MARGIN_S * 3)
 
     def diff(self, name: str, version: str, digest: str = "", *, for_s: float, examples: int = 1000) -> Iterator[pb.DiffEvent]:
-        """Compare a version with the serving one on this node for `for_s`; closing the iterator ends it. What serves is not touched."""
+        """Compare a version with the serving one on this node for `for_s`, without affecting it; closing the iterator ends it early."""
         request = pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples)
         return self._stream("Diff", request, None)
 
@@ -284,35 +284,35 @@ class NodeClient:
         return self._call("Status", pb.StatusRequest(), _MARGIN_S)  # type: ignore[no-any-return]
 
     def stats(self, deployment: str = "") -> pb.StatsReply:
-        """Counters of a deployment's slots, of all of them by default."""
+        """Counters of a deployment's slots; of all deployments by default."""
         return self._call("Stats", pb.StatsRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
     def signals(self, deployment: str = "") -> pb.SignalsReply:
-        """What the node's monitor has seen of a deployment's slots over the last seconds, of all of them by default."""
+        """The measurements of the node's monitor for a deployment's slots over the last seconds; of all deployments by default."""
         return self._call("Signals", pb.SignalsRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
     def decisions(self, deployment: str = "", timeout_s: float = 120.0) -> Iterator[pb.DecisionLines]:
-        """The journal of decisions about a deployment's slots on this node, segment by segment; of all of them by default."""
+        """The journal of decisions about a deployment's slots on this node, segment by segment; of all deployments by default."""
         return self._stream("Decisions", pb.DecisionsRequest(deployment=deployment), timeout_s)
 
     def usage(self, deployment: str = "") -> pb.UsageReply:
-        """What a deployment has used on this node so far, also an undeployed one; each of them by default."""
+        """The resources that a deployment, also an undeployed one, has used on this node so far; of each deployment by default."""
         return self._call("Usage", pb.UsageRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
     def logs(self, deployment: str, *, follow: bool = False, tail_lines: int = 0, timeout_s: float | None = None) -> Iterator[pb.LogLine]:
-        """What its instances wrote (the last `tail_lines`, 0 = all that is kept); with `follow` until the iterator is closed."""
+        """The log lines of its instances (the last `tail_lines`; 0: all that are kept); with `follow` until the iterator is closed."""
         return self._stream("Logs", pb.LogsRequest(deployment=deployment, follow=follow, tail_lines=tail_lines), timeout_s)
 
     def sessions(self, deployment: str = "") -> pb.StateListReply:
-        """Keyed sessions of a deployment, of all of them by default."""
+        """Keyed sessions of a deployment; of all deployments by default."""
         return self._call("StateList", pb.StateListRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
     def export_state(self, deployment: str, session: str, timeout_s: float = 600.0) -> Iterator[pb.StatePart]:
-        """A session as its newest checkpoint left it: a header, then the pieces of its groups."""
+        """The state of a session at its newest checkpoint: a header, then the pieces of its groups."""
         return self._stream("StateExport", pb.StateExportRequest(deployment=deployment, session=session), timeout_s)
 
     def import_state(self, parts: Iterator[pb.StatePart], timeout_s: float = 600.0) -> pb.StateImportReply:
-        """Write a session: a header, then pieces. Conflict while it is in use, or there and not to be replaced."""
+        """Write a session: a header, then pieces. Conflict while it is in use, or if it exists and is not to be replaced."""
         return self._call("StateImport", parts, timeout_s)  # type: ignore[no-any-return]
 
     def drop_state(self, deployment: str, session: str, *, force: bool = False, timeout_s: float = 120.0) -> pb.StateDropReply:
@@ -321,34 +321,34 @@ class NodeClient:
         return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
 
     def record(self, deployment: str, for_s: float, frames: int = 0) -> Iterator[pb.RecordPart]:
-        """What it answers within `for_s` seconds, `frames` frames at most (0: no bound); ends early when the iterator is closed."""
+        """Record the frames that it answers for `for_s` seconds, at most `frames` (0: no bound); closing the iterator ends it early."""
         request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames)
         return self._stream("Record", request, for_s + _RECORD_MARGIN_S)
 
     def dead_letters(
         self, deployment: str = "", ids: Sequence[str] = (), *, unfinished: bool = False, whole: bool = False, timeout_s: float = 120.0
     ) -> Iterator[pb.DeadLetter]:
-        """Those of a deployment (of all by default), or those whose ids begin so; `whole`: with traceback, event and Arrow bytes."""
+        """Dead letters of a deployment (default: of all), or by beginnings of their ids; `whole`: with traceback, event, Arrow bytes."""
         request = pb.DeadListRequest(deployment=deployment, ids=ids, unfinished=unfinished, whole=whole)
         return self._stream("DeadList", request, timeout_s)
 
     def drop_dead_letters(self, deployment: str, ids: Sequence[str] = (), *, everything: bool = False, unfinished: bool = False) -> int:
-        """Remove these for good, or all of the deployment with `everything`; how many."""
+        """Remove these dead letters, or all of the deployment with `everything`; returns their number."""
         request = pb.DeadDropRequest(deployment=deployment, ids=ids, all=everything, unfinished=unfinished)
         return int(self._call("DeadDrop", request, 60).dropped)
 
     def replay_dead_letters(self, deployment: str, ids: Sequence[str] = (), *, everything: bool = False) -> pb.DeadReplayReply:
-        """Keyed: let the next epoch of their sessions process these again. Conflict where there is none."""
+        """Keyed deployments: let the next epoch of their sessions process these again. Conflict if a session has none."""
         request = pb.DeadReplayRequest(deployment=deployment, ids=ids, all=everything)
         return self._call("DeadReplay", request, 60)  # type: ignore[no-any-return]
 
     def amend_dead_letter(self, deployment: str, letter: str, code: str, reason: str, traceback: str) -> None:
-        """It was sent again and failed again: the new reason."""
+        """Set the new reason of a dead letter that was sent again and failed again."""
         request = pb.DeadAmendRequest(deployment=deployment, id=letter, code=code, reason=reason, traceback=traceback)
         self._call("DeadAmend", request, 60)
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether it serves."""
+        """Whether the node manager serves."""
         try:
             reply = health_pb2_grpc.HealthStub(self._channel()).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except (grpc.RpcError, Unavailable, UsageError):
@@ -361,7 +361,7 @@ class NodeClient:
 
 
 class _RemoteNode(NodeClient):
-    """A node manager on another host. Its channel is a new one when this side's certificates have been replaced."""
+    """A node manager on another host. Replaced certificates of this side lead to a new channel."""
 
     def __init__(self, url: str, tls: Tls | None, peer: str) -> None:
         super().__init__(url)

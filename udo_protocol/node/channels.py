@@ -1,4 +1,4 @@
-"""gRPC channels to node managers: each process has its own, keeps them, and closes them before it ends."""
+"""gRPC channels to node managers: each process keeps its own, and closes them before it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _lock = Lock()
 
 
 def kept(path: str, stamp: tuple[Any, ...], new: Callable[[], grpc.Channel]) -> grpc.Channel:
-    """This process's channel to that node; another one if the stamp is another."""
+    """This process's channel to that node; a new one if the stamp has changed."""
     key = (os.getpid(), path, stamp)
     with _lock:
         if key not in _channels:
@@ -25,7 +25,7 @@ def kept(path: str, stamp: tuple[Any, ...], new: Callable[[], grpc.Channel]) -> 
 
 @atexit.register
 def close(path: str = "") -> None:
-    """Close this process's channels to that node, or all: gRPC waits for a call under way, and for ever once its threads have gone."""
+    """Close this process's channels to that node, or all: gRPC waits for a call under way, and forever once its threads have ended."""
     with _lock:
         mine = [key for key in _channels if key[0] == os.getpid() and path in ("", key[1])]
         channels = [_channels.pop(key) for key in mine]

@@ -1,4 +1,4 @@
-"""What the node manager of a replica asks the node manager of the slot's owner (udo_protocol/state/replication.py)."""
+"""Calls from the node manager of a replica to that of the slot's owner (udo_protocol/state/replication.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.replication import LoggedWrites, ReplicaName
 
 _COPY_S = 600.0
-# On top of what the other node waits for something to follow.
+# Added to the time that the other node waits for new writes.
 _MARGIN_S = 10.0
 
 
@@ -31,7 +31,9 @@ def copy_slot(owner: NodeClient, replica: ReplicaName) -> Iterator[tuple[str, by
 def follow_slot(
     owner: NodeClient, replica: ReplicaName, log: str, held: str, after: str, wait_ms: int
 ) -> tuple[str, list[LoggedWrites]] | None:
-    """The replica holds the log up to `held`: the slot's prefix and what follows `after`, awaited for so long. None: copy the slot."""
+    """Report that the replica holds the log up to `held`, and wait up to `wait_ms` for writes after `after`.
+
+    Returns the slot's prefix and the writes; None if the slot has to be copied."""
     asked = pb.FollowSlotRequest(replica=_named(replica), log=log, held=held, after=after, wait_ms=wait_ms)
     found: pb.FollowSlotReply = owner.passed_on("FollowSlot", asked, wait_ms / 1000 + _MARGIN_S, streamed=False)
     if found.again:

@@ -1,7 +1,7 @@
-"""Who may do what on a queue or state server, as rules of Redis' access control: an instance, and a slot's lanes.
+"""Rights of instances, and of a slot's lanes, on the queue and state servers, as Redis ACL rules.
 
-Only words, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too. Every key is
-named, with `*` only behind the name of its kind: what is not listed is refused, also a key that is invented later. `owner` and
+Builds the rules only, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too. Every
+key is named, with `*` only after the name of its kind: keys not listed are refused, including ones that are added later. `owner` and
 `route` are read-only: write access to them would decide which instance answers.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import keys
 
-# Rules are tried one after the other for each key of each command: they stand by how often a small frame needs them. `%R~`: to read
-# only. `` is the prefix itself, which a function is called with.
+# Redis tries rules one after the other for each key of each command, so they are ordered by how often a small frame needs them.
+# `%R~`: read only. `` is the prefix itself, with which functions are called.
 _INSTANCE = ("%R~owner", "base", "emitted", "bell:*", "in", "", "lane:*", "out:*", "%R~mirrors", "pins", "sizes", "bytes", "parked")
 _INSTANCE_SELDOM = ("waiting", "turning", "behind", "served:*", "servedbytes:*", "schema:*", "%R~failed", "%R~route")
 _INSTANCE_COMMANDS = """info multi exec fcall get set mget exists del pexpire time llen lrange lindex lpush lpop rpush ltrim blpop
@@ -53,30 +53,30 @@ _LANE_COMMANDS = """info client|id multi exec fcall get set exists del pexpire l
 
 
 def _rules(commands: str, writes: Iterable[str], reads: Iterable[str] = ()) -> list[str]:
-    """In this order; a write that says `%R~` is none."""
+    """The ACL rules, with the keys in this order; a `%R~` among the writes stays read-only."""
     patterns = [k if k.startswith("%R~") else f"~{k}" for k in (*writes, *(f"%R~{k}" for k in reads))]
     return ["resetkeys", "-@all", *(f"+{c}" for c in commands.split()), *patterns]
 
 
 def _in(prefix: str, names: Iterable[str]) -> list[str]:
-    """These keys of a slot."""
+    """The full names of these keys of a slot."""
     p = _literal(prefix)
     return [f"%R~{p}{k.removeprefix('%R~')}" if k.startswith("%R~") else p + k for k in names]
 
 
 def warm(instance: str) -> list[str]:
-    """A warm instance knows no slot: it waits for its assignment and looks whether its node manager lives."""
+    """The rules of a warm instance, which has no slot: it waits for its assignment and checks whether its node manager lives."""
     return _rules("info blpop exists", (keys.warm(instance),), (keys.HEARTBEAT,))
 
 
 def queue(prefix: str, instance: str) -> list[str]:
-    """On the queue server, an instance attached to a slot."""
+    """The rules of an instance attached to a slot, on the queue server."""
     own = (f"stats:{instance}", f"ready:{instance}")
     return _rules(_INSTANCE_COMMANDS, [*_in(prefix, (*_INSTANCE, *_INSTANCE_SELDOM, *own)), keys.warm(instance)], [keys.HEARTBEAT])
 
 
 def comparing(prefix: str, instance: str) -> list[str]:
-    """On the queue server, an instance that compares its answers with the served ones: it cannot answer."""
+    """The rules of an instance that compares its answers with the served ones, on the queue server: it cannot answer."""
     p = _literal(prefix)
     writes = [
         *(p + k for k in _COMPARING_WRITES),
@@ -86,37 +86,37 @@ def comparing(prefix: str, instance: str) -> list[str]:
 
 
 def state(prefix: str) -> list[str]:
-    """On the state server, an instance of a keyed operator."""
+    """The rules of an instance of a keyed operator, on the state server."""
     p = _literal(prefix)
     return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
 
 
 def adopting(prefix: str, *sources: str) -> list[str]:
-    """On the state server, an instance whose slot is going to be given key groups of the slots `sources`: it may read these ahead."""
+    """The rules of an instance whose slot will get key groups of the slots `sources`, on the state server: it may read them ahead."""
     return [*state(prefix), *(f"%R~{_literal(source)}{k}" for source in sources for k in ("sessions", "m:*", "g:*", "d:*"))]
 
 
 def reading(prefix: str) -> list[str]:
-    """On the state server, an instance that reads the owner's changelog and never becomes owner: it has a lease there and may trim what
-    all have read, but appends nothing."""
+    """The rules of an instance that reads the owner's changelog and never becomes owner, on the state server: it holds a lease there and
+    may trim entries that all have read, but appends none."""
     p = _literal(prefix)
     commands = _STATE_COMMANDS.replace("xadd ", "")
     return _rules(commands, [p + k for k in _CHANGELOG_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
 
 
 def letters(prefix: str) -> list[str]:
-    """On the state server, an instance of a stateless operator whose bad events are kept. Others have no user there."""
+    """The rules of an instance of a stateless operator whose bad events are kept, on the state server. Other ones have no user there."""
     p = _literal(prefix)
     return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading", f"{p}replicas"])
 
 
 def lanes(prefix: str) -> list[str]:
-    """On the queue server, producers and collectors of one slot."""
+    """The rules of producers and collectors of one slot, on the queue server."""
     return _rules(_LANE_COMMANDS, _in(prefix, (*_LANE, *_LANE_SELDOM)))
 
 
 def _literal(prefix: str) -> str:
-    """A slot's prefix, which must not hold a pattern: it would open other slots."""
+    """A slot's prefix, checked for wildcards, which would grant access to other slots."""
     if not re.fullmatch(r"udo:[^:*?\[\]\\\s]+:\d+:", prefix):
         raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
     return prefix

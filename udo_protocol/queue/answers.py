@@ -1,7 +1,7 @@
-"""Which answer belongs to which frame of a lane: told by lane and number, whatever order they come in. No I/O.
+"""Matches answers to the frames of a lane by lane and number, in whatever order they come. No I/O.
 
-With several slots the answers of one lane come from several servers, so their order says nothing. What belongs to no frame under way
-is never handed out: an answer that comes again is dropped, one to another lane or to a frame that was not sent is refused.
+With several slots the answers of one lane come from several servers, so their order means nothing. Answers that belong to no frame
+under way are never returned: a repeated answer is dropped, an answer to another lane or to a frame that was not sent is refused.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from udo_protocol.queue.frame import Frame
 
 
 class Answers:
-    """Of one lane. `number`: the last frame whose answer has been handed out; `dropped`: answers that came again."""
+    """The answers of one lane. `number`: the last frame whose answer has been returned; `dropped`: the number of repeated answers."""
 
     def __init__(self, lane: str) -> None:
         self._lane = lane
         self.number = self.dropped = 0
-        self._early: dict[int, Frame] = {}  # no more than there are frames under way
+        self._early: dict[int, Frame] = {}  # at most as many as frames under way
 
     def take(self, came: Iterable[Frame], sent: int) -> list[Frame]:
-        """The answers to the next frames, in order; `sent`: the number of the last one sent. StrayAnswer for any other one."""
+        """The answers to the next frames, in order; `sent`: the number of the last frame sent. StrayAnswer for an answer to no frame."""
         for answer in came:
             header = answer.header
             if header.lane != self._lane:

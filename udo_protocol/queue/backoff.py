@@ -17,7 +17,7 @@ class LinearBackoff:
 
     @property
     def at_ceiling(self) -> bool:
-        """Whether the next pause would pass the ceiling: time to park instead of polling."""
+        """Whether the next pause would exceed the ceiling: time to park instead of polling."""
         return self.pause_us + self._increment > self._ceiling
 
     def pause(self) -> None:
@@ -26,5 +26,5 @@ class LinearBackoff:
         self._clock.sleep(self.pause_us / 1e6)
 
     def reset(self) -> None:
-        """Something came: the next pause is one increment again."""
+        """After an event: start again with a pause of one increment."""
         self.pause_us = 0

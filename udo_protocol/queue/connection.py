@@ -1,8 +1,8 @@
 """One blocking connection to a queue or state server (transport.py): the hot path's own RESP codec.
 
 It never reconnects and never retries: a lost connection is ServerLost, and the owner of the attempt starts over. A server that
-does not answer in time counts as lost too: its replies would be taken for those to later commands. Bulk replies arrive in
-buffers of their own and large arguments leave without being joined, so payload is copied once.
+does not answer in time counts as lost too, since late replies would be taken for those to later commands. Bulk replies arrive in
+buffers of their own and large arguments are sent without being joined, so payload is copied once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from udo_protocol.queue import transport
 from udo_protocol.queue.frame import Bytes
 
 Arg = bytes | bytearray | memoryview | str | int | Sequence[Bytes]
-# Below this an argument is cheaper to copy into the command's buffer than to send as a piece of its own.
+# Below this size an argument is cheaper to copy into the command's buffer than to send as a piece of its own.
 _JOIN_BYTES = 8192
 _RECEIVE_BYTES = 1 << 16
-# What the servers hold in one value; a reader of untrusted values sets a lower bound.
+# The largest value that the servers hold; a reader of untrusted values sets a lower bound.
 _BULK_BYTES = 512 << 20
 
 
@@ -35,9 +35,9 @@ class ReplyError(PeerError):
     code = "server"
 
 
-# In the place of a value that is more than the reader wanted to know (Connection.at_most).
+# Replaces a value that exceeds the reader's bound (Connection.at_most).
 BEYOND = ReplyError("BEYOND more than the reader keeps")
-# What a value costs its reader besides its bytes.
+# The overhead of one value for its reader, in bytes.
 _ITEM_BYTES = 64
 
 
@@ -54,9 +54,9 @@ class Login:
 
 
 class Connection:
-    """A connection; `run_id` is the server's: another one after each start. Not safe for use by several threads at once.
+    """A connection; `run_id` is the server's, which changes with each of its starts. Not safe for use by several threads at once.
 
-    `path`: of its Unix socket, or `rediss://host:port` with the certificates `tls`.
+    `path`: the path of a Unix socket, or `rediss://host:port` with the certificates `tls`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Connection:
         self._set_timeout(timeout_s)
         try:
             info = self._greet()
-        except BaseException:  # it may be loading its file still
+        except BaseException:  # the server may still be loading its file
             self.close()
             raise
         self.run_id = next(line[7:] for line in info.splitlines() if line.startswith("run_id:"))
@@ -95,7 +95,7 @@ class Connection:
             raise ServerLost(f"the server on {path} was restarted: expected run {run_id}, found {self.run_id}; what it held is gone")
 
     def _greet(self) -> str:
-        """Log in and ask who the server is, in one round trip; Unauthorized if it does not know the login."""
+        """Log in and request the server's INFO, in one round trip; Unauthorized if the server does not know the login."""
         auth: list[Sequence[Arg]] = [("AUTH", self.login.user, self.login.password)] if self.login else []
         self.send([*auth, ("INFO", "server")])
         for reply in [self.receive() for _ in range(len(auth) + 1)]:
@@ -138,7 +138,7 @@ class Connection:
         return result
 
     def receive_outcomes(self, commands: int) -> list[Any]:
-        """The same, with the error of a command that failed in its place; what kept the MULTI from being run is raised."""
+        """Like receive_transaction, but return a failed command's error in its place; raise the error that kept the MULTI from running."""
         replies = [self.receive() for _ in range(commands + 2)]
         for r in replies:
             if isinstance(r, ReplyError):
@@ -149,7 +149,7 @@ class Connection:
 
     @contextmanager
     def at_most(self, size: int) -> Iterator[None]:
-        """Values of replies in here are kept up to `size` bytes in all; BEYOND stands for each further one, which is read past."""
+        """Keep values of replies in this context up to `size` bytes in all; each further value is skipped, and replaced by BEYOND."""
         self._budget_bytes = size
         try:
             yield
@@ -157,7 +157,7 @@ class Connection:
             self._budget_bytes = None
 
     def send(self, commands: Iterable[Sequence[Arg]], *, hold: bool = False) -> None:
-        """Write commands without waiting for their replies; with `hold` they may leave with the next ones, in one write."""
+        """Write commands without waiting for their replies; with `hold` they may be sent with the next ones, in one write."""
         pieces, self._held = self._held, []
         small = bytearray()
         for args in commands:
@@ -208,12 +208,12 @@ class Connection:
         if self._held:
             self.send([])
         wanted = self.default_timeout_s if timeout_s is None else timeout_s
-        if wanted > self._timeout_s:  # it only grows: setting it back would cost two system calls a frame
+        if wanted > self._timeout_s:  # the time-out only grows: resetting it would cost two system calls per frame
             self._set_timeout(wanted)
         return self._reply()
 
     def sleep_through(self, size: int) -> None:
-        """Block until more than `size` bytes of replies are there: a reader woken earlier would only sleep again."""
+        """Block until more than `size` bytes of replies have come: a reader woken earlier would only sleep again."""
         if self._held:
             self.send([])
         if self._start == self._end:
@@ -261,7 +261,7 @@ class Connection:
 
     def _value(self, size: int) -> bytes | pa.Buffer:
         if size > self.bulk_bytes:
-            self.close()  # what follows cannot be told from it
+            self.close()  # the replies that follow can no longer be found in the stream
             raise ProtocolError(f"a value of {size} bytes; the bound is {self.bulk_bytes}")
         have = self._end - self._start
         if have >= size + 2:
@@ -272,8 +272,8 @@ class Connection:
             while self._end - self._start < size + 2:
                 self._fill()
             return self._value(size)
-        # Arrow's pool neither zeroes nor gives back what the next frame needs again: a third less processor time a frame
-        # of 320 KB, through all three processes, than a bytearray.
+        # Arrow's pool neither zeroes nor frees memory that the next frame needs again: a third less processor time than a
+        # bytearray for a frame of 320 KB, over all three processes.
         big = pa.allocate_buffer(size)
         view = memoryview(big).cast("B")
         have = min(have, size)

@@ -1,7 +1,7 @@
-"""The highest event times that were seen, µs since 1970, by input: what watermarks are made of.
+"""The highest event times seen, in µs since 1970, by input; watermarks are derived from them.
 
-The times of several frames, partitions or slots are combined by the highest of each input. The watermark follows the input that is
-behind: an event of that one may still come.
+The times of several frames, partitions or slots are combined by taking the highest of each input. The watermark follows the input that
+is furthest behind, since an event of that input may still come.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from udo_protocol.queue.frame import Header
 
 # The highest event time of each input that has had an event with a time.
 EventTimes = Mapping[str, int]
-# The name under which a single input stands here.
+# The key for a single input.
 ONLY = "t"
 
 
 def combined(times: Iterable[EventTimes]) -> dict[str, int]:
-    """The highest of each input."""
+    """The highest event time of each input."""
     found: dict[str, int] = {}
     for each in times:
         for name, us in each.items():
@@ -28,18 +28,18 @@ def combined(times: Iterable[EventTimes]) -> dict[str, int]:
 
 
 def behind(times: EventTimes, inputs: Sequence[str]) -> int | None:
-    """The highest event time of the input that is furthest behind; None while one has had no event. `inputs`: empty for a single one."""
+    """The highest event time of the input that is furthest behind; None while an input has had none. `inputs`: empty for a single one."""
     wanted = inputs or (ONLY,)
     return min(times[name] for name in wanted) if times.keys() >= set(wanted) else None
 
 
 def told(header: Header) -> dict[str, int]:
-    """What a frame's header says."""
+    """The event times in a frame's header."""
     return {ONLY: header.highest_us} if header.HasField("highest_us") else dict(header.highest_us_of)
 
 
 def fields(times: EventTimes) -> dict[str, Any]:
-    """The header's fields that say it."""
+    """The header's fields for these event times."""
     if not times:
         return {}
     return {"highest_us": times[ONLY]} if times.keys() == {ONLY} else {"highest_us_of": dict(times)}

@@ -1,4 +1,4 @@
-"""The frame codec: bytes in, frames out, no I/O.
+"""The frame codec: bytes to frames and back, no I/O.
 
 Wire form: 16-byte prefix (`UDOF`, version u16, reserved u16, header length u32, body length u32; little endian), the
 protobuf FrameHeader, zero padding to 8 bytes, and the Arrow IPC record batch message (absent in frames without events).
@@ -42,7 +42,7 @@ class Frame:
     body: pa.Buffer | None = field(default=None, repr=False)
 
     def batch(self, schema: pa.Schema, *, text: bool = True) -> pa.RecordBatch:
-        """The events, validated in full; `schema` is the one whose id stands in the header. Without `text` see body.read."""
+        """The events, validated in full; `schema` is the one whose id is in the header. For `text` see body.read."""
         rows, which = self.header.rows, f"frame {self.header.number} of lane {self.header.lane}"
         if self.body is None:
             if rows:
@@ -55,7 +55,7 @@ class Frame:
 
 
 def bounded(failure: pb.Failure) -> pb.Failure:
-    """A failure as it may be shown: one that was not cut where it arose is cut here."""
+    """The failure with bounded texts, in case its sender did not cut them."""
     return Failure(
         code=cut(failure.code, EVENT_CHARS),
         message=cut(failure.message, MESSAGE_CHARS),
@@ -68,7 +68,7 @@ def bounded(failure: pb.Failure) -> pb.Failure:
 
 
 def encode(header: pb.FrameHeader, batch: pa.RecordBatch | None = None) -> list[Bytes]:
-    """The frame as pieces to be sent one after the other, so that the events are not copied again. The header is given their number."""
+    """The frame as pieces to be sent one after the other, so that the events are not copied again. Sets the header's number of rows."""
     if batch is not None:
         header.rows = batch.num_rows
     head = header.SerializeToString()
@@ -79,7 +79,7 @@ def encode(header: pb.FrameHeader, batch: pa.RecordBatch | None = None) -> list[
 
 
 def decode(data: bytes | bytearray | pa.Buffer) -> Frame:
-    """The frame of these bytes; ProtocolError says what was expected and what came."""
+    """The frame in these bytes; ProtocolError says what was expected and what came."""
     if len(data) < _PREFIX.size:
         raise ProtocolError(f"expected a frame of at least {_PREFIX.size} bytes, got {len(data)}: truncated")
     magic, version, _, head_len, body_len = _PREFIX.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Names of every key on the queue and state servers. All keys of a slot start with `udo:{deployment}:{slot}:`.
+"""Names of all keys on the queue and state servers. All keys of a slot start with `udo:{deployment}:{slot}:`.
 
 | key              | server       | type   | content                                                         |
 |------------------|--------------|--------|-----------------------------------------------------------------|
@@ -10,60 +10,60 @@
 | `owner`          | queue, state | int    | token of the only instance that may answer or checkpoint        |
 | `tokens`         | state        | int    | last token handed out; tokens only grow                         |
 | `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON; `cut`, `frame`: |
-|                  |              |        | number by which a move raised it, and what the node manager told last |
+|                  |              |        | number by which a move raised it, and the node manager's last frame |
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
-| `lanes`          | queue        | set    | the lanes that are open, and some that no longer are            |
+| `lanes`          | queue        | set    | the open lanes, and some that no longer are                     |
 | `waiting`        | queue        | set    | standbys that wait for their promotion                          |
 | `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
 | `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits;  |
-|                  |              |        | `client`: the id of the connection that it ends with            |
+|                  |              |        | `client`: id of the connection with whose end the lane ends     |
 | `out:{lane}`     | queue        | list   | answers for that lane, in order                                 |
 | `failed`         | queue        | set    | keyed: lanes that the node manager failed; replay skips them    |
 | `newest:{part}`  | queue        | string | newest label seen of (session, call, partition), keyed only     |
-| `used:{session}` | queue        | zset   | lane -> when it was opened, ms: who uses a keyed session        |
+| `used:{session}` | queue        | zset   | lane -> when it was opened, ms: the users of a keyed session    |
 | `schema:{id}`    | queue        | string | Arrow IPC schema of that id                                     |
-| `ready:{inst}`   | queue        | list   | one JSON report of an instance that loaded, or failed to        |
+| `ready:{inst}`   | queue        | list   | one JSON report of an instance: it loaded, or failed to         |
 | `stats:{inst}`   | queue        | hash   | counters of an instance (see udo_runtime.stats)                 |
-| `mirrors`        | queue        | string | `instance bound until_ms` of each that compares; leases of the node manager |
+| `mirrors`        | queue        | string | `instance bound until_ms` of each comparing one; leases from the node manager |
 | `served:{inst}`  | queue        | list   | `first last count bytes`, answers: copies for that instance     |
 | `servedbytes:{inst}` | queue    | int    | bytes of answers in `served:{inst}`                             |
-| `compared:{inst}`| queue        | string | JSON: what a comparing instance has found so far                |
-| `differ:{inst}`  | queue        | list   | JSON of examples nobody has fetched yet                         |
+| `compared:{inst}`| queue        | string | JSON: the results of a comparing instance so far                |
+| `differ:{inst}`  | queue        | list   | JSON of examples not fetched yet                                |
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
-| `behind`         | queue        | string | set while a ready standby has answered frames to try: no good time to promote either |
-| `turning`        | queue        | string | set while an epoch ends (turns.py): no good time to promote |
-| `ckpt`           | state        | string | `seq run_id`: frames that durable state covers, of which queue  |
+| `behind`         | queue        | string | set while a ready standby has answered frames left to try: no good time to promote |
+| `turning`        | queue        | string | set while an epoch ends (turns.py): no good time to promote     |
+| `ckpt`           | state        | string | `seq run_id`: last frame that durable state covers, and the queue server's run |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
 | `runs:{session}` | state        | hash   | run id -> `order plan call`                                     |
-| `homes`          | state        | hash   | session -> `version home|stored|former`: what it is to this node |
+| `homes`          | state        | hash   | session -> `version home|stored|former`: its relation to this node |
 | `groups`         | state        | string | JSON: the group map (group_map.py); first slot only; absent: even |
 | `moving`         | state        | string | JSON: key groups that are being moved (moving.py); first slot only |
 | `taken`          | state        | int    | version of the last move that brought groups from another node (carrying.py) |
-| `taking:*`       | state        | any    | copies of what such a move brings, until it is whole            |
-| `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced behind that frame  |
+| `taking:*`       | state        | any    | copies of the keys that such a move brings, until it is complete |
+| `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced after that frame   |
 | `m:{session}`    | state        | hash   | manifest: key group -> where its values lie, label, END flag, undo ... (pieces.py) |
 | `g:{piece}`      | state        | string | base: values of a key group at its last compaction: [keys, values] |
-| `d:{piece}`      | state        | list   | changes of that key group since then, in the same form          |
+| `d:{piece}`      | state        | list   | changes of that key group since its base, in the same form      |
 | `changelog`      | state        | stream | an entry for each checkpoint, while there are readers (changelog.py) |
 | `logged`         | state        | int    | bytes of the changelog so far: the id of its last entry         |
 | `readers`        | state        | hash   | reader -> `position until_ms`; below 0: it has to load again    |
-| `reading`        | state        | string | there while there may be readers: the owner watches it          |
+| `reading`        | state        | string | present while there may be readers: the owner watches it        |
 | `replicas`       | state        | string | JSON: which nodes hold a copy, or are to (replication.py); absent: none |
 | `replicated`     | state        | hash   | node -> position in `replog` up to which it holds it; `pin:node` |
-| `replog`         | state        | stream | what the owner has written, while there are replicas            |
-| `replica`        | state        | hash   | of a copy: `log` and `position` that it holds (replica_copies.py) |
+| `replog`         | state        | stream | the owner's writes, while there are replicas                    |
+| `replica`        | state        | hash   | only in a copy: the `log` and `position` that it holds (replica_copies.py) |
 | `savepoints`     | state        | hash   | savepoint -> `made until_ms held_bytes` (savepoints.py)         |
-| `savepoint:*`    | state        | hashes | `{name}`: info, ckpt; `{name}:...`: sessions, manifests and dead letters as they were then |
-|                  |              |        | `moved-{v}`, `adopted-{v}`: of groups on their way (moving.py)  |
+| `savepoint:*`    | state        | hashes | `{name}`: info, ckpt; `{name}:...`: its sessions, manifests and dead letters |
+|                  |              |        | `moved-{v}`, `adopted-{v}`: groups on their way in a move (moving.py) |
 | `dead`           | state        | hash   | name -> dead letter (udo_protocol.state.dead_letters)                 |
-| `pending`        | state        | hash   | the same, of keyed attempts that have not ended                 |
-| `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that did it    |
+| `pending`        | state        | hash   | dead letters of keyed attempts that have not ended              |
+| `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that sent it   |
 
-Node-wide on the state server: `udo:incarnation` (who this server is; another one if its file was lost), `udo:format` (the format of its
-keys; absent = 1), `udo:replicas` (which slot's copy has which number, node_manager/replicas/copies.py), `udo:replica-numbers` (the last one
-given out) and, while an older format is brought into this one, `udo:migrated` (set: keys that are done). Node-wide on the queue server:
+Node-wide on the state server: `udo:incarnation` (this server's identity; changes if its file is lost), `udo:format` (the format of its
+keys; absent = 1), `udo:replicas` (the number of each slot's copy, node_manager/replicas/copies.py), `udo:replica-numbers` (the last number
+given out) and, during the migration from an older format, `udo:migrated` (set: keys that are done). Node-wide on the queue server:
 `udo:heartbeat` (the node manager lives; expires after the grace period) and `udo:warm:{inst}` (list: hands a warm instance its assignment).
 """
 
@@ -78,10 +78,10 @@ REPLICA_NUMBERS = "udo:replica-numbers"
 
 
 def prefix(deployment: str, slot: int) -> str:
-    """Common start of all keys of a slot."""
+    """The common prefix of all keys of a slot."""
     return f"udo:{deployment}:{slot}:"
 
 
 def warm(instance: str) -> str:
-    """List on which a warm instance waits for its assignment."""
+    """The list on which a warm instance waits for its assignment."""
     return f"udo:warm:{instance}"

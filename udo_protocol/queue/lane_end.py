@@ -1,4 +1,4 @@
-"""A lane's producer and collector in one slot: pushes that the server accepts or refuses, answers in order, parking."""
+"""A lane's producer and collector for one slot: pushes that the server accepts or refuses, answers in order, parking."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from udo_protocol.queue.frame import Bytes, Frame, decode
 from udo_protocol.queue.route import Route
 from udo_protocol.queue.slot import slot_status, stored_schema
 
-# A parked collector gets `+OK` and `:0` at once and the rest, which is longer, when it is woken: it sleeps through these.
+# A parked collector gets `+OK` and `:0` at once, and the longer rest when it is woken: it sleeps through these two.
 _ARMED_BYTES = 10
 
 
 class Push(StrEnum):
-    """What became of a pushed frame."""
+    """The outcome of a push."""
 
     ACCEPTED = "ACCEPTED"
     DUPLICATE = "DUPLICATE"  # it is in the log already
-    GAP = "GAP"  # an earlier frame of the lane is missing here: rewind behind `value`
+    GAP = "GAP"  # an earlier frame of the lane is missing in this slot: resend the frames after `value`
     MOVED = "MOVED"  # the routing table changed: `value` is the new one
     STALE = "STALE"  # a newer attempt has been seen
     BUSY = "BUSY"  # the log is full of unanswered frames
@@ -39,14 +39,14 @@ class Push(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PushReply:
-    """Outcome of a push; `value` is the last accepted number, the route table, or the retained bytes."""
+    """The reply to a push; `value` is the last accepted number, the route table, or the retained bytes."""
 
     status: Push
     value: Any = None
 
 
 def gone(lane: str, limits: SlotLimits) -> str:
-    """Why a lane is not there."""
+    """Why a lane no longer exists."""
     return (
         f"lane {lane} was removed: it was idle for more than {limits.lane_ttl_ms / 1000:g} s, or its operator broke the slot's log, which "
         "was begun anew (udo status says so). Unanswered frames have to be sent again"
@@ -66,17 +66,17 @@ class LaneEnd:
         self._backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us, clock)
 
     def open(self, schema_ipc: bytes) -> int:
-        """Register the lane and the schema of its frames; answers the last number accepted (0 for a new lane)."""
-        client = self.conn.call("CLIENT", "ID")  # the lane ends with this connection, however its process dies
+        """Register the lane and the schema of its frames; returns the last number accepted (0 for a new lane)."""
+        client = self.conn.call("CLIENT", "ID")  # the lane ends with this connection, however this process dies
         schema = (schema_id(schema_ipc), schema_ipc)
         return int(self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, *schema, client))
 
     def accepts_by(self) -> int:
-        """By which version of the route the slot takes frames now."""
+        """The version of the route by which the slot takes frames now."""
         return route.version(self.conn, self.prefix)
 
     def lanes(self) -> int:
-        """How many lanes are open in this slot."""
+        """The number of lanes open in this slot."""
         return int(self.conn.call("SCARD", f"{self.prefix}lanes"))
 
     def push(
@@ -105,9 +105,9 @@ class LaneEnd:
         label: str = "",
         by: int | None = None,
     ) -> None:
-        """Push without waiting, at any depth: a refused frame refuses those behind it as GAP. Pair with push_reply.
+        """Push without waiting, any number of times: after a refused frame, later ones are refused as GAP. Pair with push_reply.
 
-        `by`: another version of the route than the one in use now.
+        `by`: a version of the route other than the one in use.
         """
         size = sum(map(len, frame))
         bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
@@ -125,9 +125,9 @@ class LaneEnd:
         return PushReply(Push(reply[0].decode()), reply[1] if len(reply) > 1 else None)
 
     def follow(self, moved: PushReply) -> bool:
-        """Use the newer route of a MOVED answer; False if it is not newer: the slot has not yet received the one in use here.
+        """Use the route of a MOVED reply; False if it is not newer: the slot has not yet received the route in use here.
 
-        ProtocolError if it leads to other slots: what was sent here so far is answered, the rest has to be sent from a new lane.
+        ProtocolError if it leads to other slots: frames sent so far are answered, the rest has to be sent from a new lane.
         """
         newer = self.newer(moved, self.route.version)
         if newer is None:
@@ -139,15 +139,15 @@ class LaneEnd:
         return True
 
     def newer(self, moved: PushReply, version: int) -> Route | None:
-        """The route of a MOVED answer to a frame that went by that version; None if it is not newer. A slot without a log has none."""
+        """The route of a MOVED reply to a frame sent by that version; None if it is not newer. A slot without a log has none."""
         told = None if moved.value is None else Route.decode(moved.value)
         return told if told is not None and told.version > version else None
 
     def poll(self) -> list[Frame]:
-        """Answers that are there now, in order."""
+        """The answers available now, in order."""
         commands: list[Sequence[Arg]] = [("LRANGE", self._out, 0, self.limits.read_frames - 1)]
         if self._collected:
-            # What the last poll returned is removed only now: a read whose reply got lost loses no answer.
+            # Answers returned by the last poll are removed only now: a read whose reply got lost loses no answer.
             commands.insert(0, ("LTRIM", self._out, self._collected, -1))
         self.conn.send(commands)
         replies = [self.conn.receive() for _ in commands]
@@ -157,7 +157,7 @@ class LaneEnd:
         return [decode(f) for f in replies[-1]]
 
     def collect(self, wait_ms: int) -> list[Frame]:
-        """Answers in order; [] after `wait_ms` or when the slot's status changed. LaneExpired if the lane is gone."""
+        """Wait for answers, in order; [] after `wait_ms` or when the slot's status changed. LaneExpired if the lane is gone."""
         self._backoff.reset()
         while not self._backoff.at_ceiling:
             if frames := self.poll():
@@ -166,7 +166,7 @@ class LaneEnd:
         return self._park(wait_ms)
 
     def _park(self, wait_ms: int) -> list[Frame]:
-        """Arm the doorbell, sleep on it, read: in one round trip, so that a woken reader already has the answers."""
+        """Arm the doorbell, sleep on it and read, in one round trip: a woken reader already has the answers."""
         park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
         trim: Sequence[Arg] = ("LTRIM", self._out, self._collected, -1)
         wait = [("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")] if wait_ms > 0 else []
@@ -192,5 +192,5 @@ class LaneEnd:
         return slot_status(self.conn, self.prefix)
 
     def close(self) -> None:
-        """Remove all that the lane left behind."""
+        """Remove all keys of the lane."""
         self.conn.call("FCALL", "udo_close", 1, self.prefix, self.lane)

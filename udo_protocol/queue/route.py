@@ -1,7 +1,7 @@
-"""Which slots a deployment's frames go to, as its slots know it: versioned, so that a producer that goes by an older one is told.
+"""The route that a slot keeps: the slots to which a deployment's frames go. Its version tells producers that use an older one.
 
-Only the node manager changes it. The slot's queue server decides for each frame (udo.lua, accept): before the change it is in the log,
-after it refused as MOVED; there is no third case.
+Only the node manager changes it. The slot's queue server decides for each frame (udo.lua, accept): frames before the change are in the
+log, later ones are refused as MOVED; there is no third case.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from udo_protocol.state import untrusted
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`version`: the only one by which the slot takes frames; 0: never changed. `slots`: all slots, by their prefixes, over nodes by the
-    names that the registry's placement gives them.
+    """`version`: the only one by which the slot takes frames; 0: never changed. `slots`: all slots, by their prefixes; of a deployment over
+    nodes by the names that the registry's placement gives them.
 
-    Of a keyed deployment also its group map: `map_version`, for each key group the place of its slot, and of each slot the version by
-    which it takes frames once it knows of this map.
+    Of a keyed deployment also its group map: `map_version`; `groups`: the place of each key group's slot; `versions`: the version by
+    which each slot takes frames once it knows this map.
     """
 
     version: int
@@ -31,7 +31,7 @@ class Route:
     versions: tuple[int, ...] = ()
 
     def encode(self) -> str:
-        """The JSON text that the slot keeps, and sends with MOVED."""
+        """The JSON text that the slot keeps and sends with MOVED."""
         table: dict[str, Any] = {"version": self.version, "slots": self.slots}
         if self.groups:
             table |= {"map_version": self.map_version, "groups": self.groups, "versions": self.versions}
@@ -39,7 +39,7 @@ class Route:
 
     @classmethod
     def decode(cls, table: Any) -> Route:
-        """From the text in a MOVED answer; ProtocolError if it is no route."""
+        """The route in the text of a MOVED reply; ProtocolError if it is no route."""
         try:
             found = json.loads(bytes(table))
             lists = (tuple(map(int, found.get(name, ()))) for name in ("groups", "versions"))
@@ -52,22 +52,22 @@ class Route:
 
 
 def change(queue: Connection, prefix: str, route: Route) -> None:
-    """From here on frames are accepted by this route only, unless the slot has a newer one."""
+    """Accept frames only by this route from now on, unless the slot has a newer one."""
     queue.call("FCALL", "udo_route", 1, prefix, route.version, route.encode())
 
 
 def told(queue: Connection, prefix: str) -> tuple[bytes, int]:
-    """The last frame that the node manager wrote into the slot's log, and the number of the one by which a move raised the route."""
+    """The last frame that the node manager wrote into the slot's log, and the number of the frame by which a move raised the route."""
     frame, cut = queue.call("HMGET", f"{prefix}route", "frame", "cut")
     return bytes(frame or b""), int(cut or 0)
 
 
 def frames_told(queue: Connection, prefix: str) -> int:
-    """How many frames the node manager has written into the slot's log."""
+    """The number of frames that the node manager has written into the slot's log."""
     (found,) = untrusted.read(queue, ("HGET", f"{prefix}route", "told"))
     return untrusted.number(found, f"{prefix}route")
 
 
 def version(queue: Connection, prefix: str) -> int:
-    """The version that the slot accepts."""
+    """The version of the route that the slot accepts."""
     return int(queue.call("HGET", f"{prefix}route", "v") or 0)

@@ -1,6 +1,6 @@
-"""A slot as the node manager sees it: tokens and promotion, counters, status, schemas, readiness, removal.
+"""The node manager's operations on a slot: tokens and promotion, counters, status, schemas, readiness, removal.
 
-Every decision is taken by a function of udo.lua on the server; this file and its siblings (lane_end.py, slot_reader.py,
+A function of udo.lua on the server takes every decision; this file and its siblings (lane_end.py, slot_reader.py,
 checkpoints.py) send the payload, name the outcome and wait. Two servers take part: `queue` holds the log and the answers,
 `state` the tokens and durable values.
 """
@@ -22,16 +22,16 @@ from udo_protocol.limits import FRAME_TIMES_MS, MESSAGE_CHARS, MOST_KEY_GROUPS
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
-# Lanes looked at in one step: more than a node's tasks as a rule, and one small reply.
+# Lanes checked in one step: usually more than a node's tasks, and one small reply.
 _ABANDONED_AT_A_TIME = 256
-# What an instance counts, and the times of a frame inside the operator (udo_runtime.stats).
+# Counters of an instance, and the times of a frame inside the operator (udo_runtime.stats).
 COUNTERS = ("events_in", "events_out", "frames", "errors", "dead_letters", "retries", "busy_s", "p50_ms", "p99_ms", "bytes_in", "bytes_out")
-# Of an operator in a process of its own: how many of its processes have ended, the pid of the present one (0: none), and how the last
+# For an operator in a process of its own: how many of its processes have ended, the pid of the current one (0: none), and how the last
 # one ended, as text (read_process_end).
 PROCESS_ENDS, PROCESS_PID, PROCESS_END = "process_ends", "process_pid", "process_end"
-# How many frames took no longer than each bound, and more than the one before.
+# The number of frames in each bucket: those that took at most this bound and more than the one before.
 TIMES = tuple(f"within_{bound:g}_ms" for bound in FRAME_TIMES_MS)
-# Beside them, of a keyed operator: its events by key group (read_group_events).
+# For a keyed operator also its events by key group (read_group_events).
 GROUP_EVENTS = "groups"
 _GROUP_BYTES = 8
 
@@ -59,17 +59,17 @@ def install(conn: Connection) -> None:
 
 
 def as_int(value: Any, default: int = 0) -> int:
-    """The number of a reply; `default` for an absent key."""
+    """The number in a reply; `default` for an absent key."""
     return default if value is None else int(value)
 
 
 def uses(queue: Connection, prefix: str, session: str, lane: str) -> None:
-    """Note that a lane of this keyed session is being opened; says later who uses the session (see `users`)."""
+    """Note that a lane of this keyed session is being opened, for `users`."""
     queue.call("FCALL", "udo_uses", 1, prefix, session, lane)
 
 
 def users(queue: Connection, prefix: str, session: str) -> tuple[list[str], int]:
-    """The session's lanes that are open now, and when one was last opened, in ms since 1970 (0: not known)."""
+    """The session's open lanes, and when one was last opened, in ms since 1970 (0: not known)."""
     (flat,) = untrusted.read(queue, ("ZRANGE", f"{prefix}used:{session}", 0, -1, "WITHSCORES"))
     lanes = [bytes(lane).decode() for lane in flat[::2]]
     if not lanes:
@@ -79,9 +79,9 @@ def users(queue: Connection, prefix: str, session: str) -> tuple[list[str], int]
 
 
 def close_abandoned(queue: Connection, prefix: str) -> list[str]:
-    """Close lanes whose producer's connection is gone, as when its process was killed; answers their names.
+    """Close lanes whose producer's connection is gone, e.g. because its process was killed; returns their names.
 
-    A few hundred at a time, picked at random: the next look sees to the others.
+    Checks a few hundred lanes picked at random; later calls see to the others.
     """
     (some,) = untrusted.read(queue, ("SRANDMEMBER", f"{prefix}lanes", _ABANDONED_AT_A_TIME))
     lanes = [bytes(lane) for lane in some]
@@ -89,7 +89,7 @@ def close_abandoned(queue: Connection, prefix: str) -> list[str]:
     bound = {lane: untrusted.number(client, f"{prefix}lane:*") for lane, client in zip(lanes, clients, strict=True) if client}
     if not bound:
         return []
-    # Read after the lanes: a connection that is not among these opened none of them. The server never uses an id twice.
+    # Read after the lanes: a lane whose connection is not listed has lost it. The server never reuses an id.
     listed = bytes(queue.call("CLIENT", "LIST", "ID", *sorted(set(bound.values()))))
     alive = {int(line.split()[0].partition(b"=")[2]) for line in listed.splitlines() if line}
     gone = [lane for lane, client in bound.items() if client not in alive]
@@ -99,12 +99,12 @@ def close_abandoned(queue: Connection, prefix: str) -> list[str]:
 
 
 def next_token(state: Connection, prefix: str) -> int:
-    """A token newer than all before it."""
+    """A token newer than all earlier ones."""
     return int(state.call("INCR", f"{prefix}tokens"))
 
 
 def promote(state: Connection, queue: Connection, prefix: str, token: int, between: Callable[[], None] | None = None) -> int:
-    """Make `token` the owner, on the state server first. Answers `emitted`; Fenced if a newer one owns the slot.
+    """Make `token` the owner, on the state server first. Returns `emitted`; Fenced if a newer token owns the slot.
 
     `between` runs while no instance can make a checkpoint: the former owner no longer, the new one not yet.
     """
@@ -119,7 +119,7 @@ def promote(state: Connection, queue: Connection, prefix: str, token: int, betwe
 
 
 def slot_stats(queue: Connection, prefix: str) -> SlotStats:
-    """Counters of a slot; SlotBroken if its keys are not what the functions of udo.lua keep there, or contradict each other."""
+    """Counters of a slot; SlotBroken if its keys are not as the functions of udo.lua keep them, or contradict each other."""
     p = prefix
     numbers = [("GETRANGE", f"{p}{name}", 0, untrusted.NUMBER_BYTES) for name in ("base", "emitted", "owner", "bytes")]
     lists = [("LLEN", f"{p}in"), ("LLEN", f"{p}sizes")]
@@ -139,7 +139,7 @@ def slot_stats(queue: Connection, prefix: str) -> SlotStats:
 
 
 def open_lanes(queue: Connection, prefixes: Sequence[str]) -> list[int]:
-    """How many lanes each of these slots has."""
+    """The number of lanes of each of these slots."""
     return untrusted.read(queue, *(("SCARD", f"{p}lanes") for p in prefixes))
 
 
@@ -149,14 +149,14 @@ def owner(queue: Connection, prefix: str) -> int:
 
 
 def last_emitted(queue: Connection, prefix: str) -> int:
-    """The last answered frame: whether the slot makes progress."""
+    """The number of the last answered frame, which shows whether the slot makes progress."""
     key = f"{prefix}emitted"
     with untrusted.reading(key, "a number"):
         return untrusted.number(queue.call("GET", key), key)
 
 
 def set_status(queue: Connection, prefix: str, why: Mapping[str, Any] | None) -> None:
-    """Say why the slot does not serve (code, message, ...), or None: it does. Waiting producers wake to see it."""
+    """Set why the slot does not serve (code, message, ...), or None: it serves. Wakes waiting producers, which read it."""
     queue.call("FCALL", "udo_status", 1, prefix, "" if why is None else json.dumps(why))
 
 
@@ -167,12 +167,12 @@ def slot_status(queue: Connection, prefix: str) -> dict[str, Any] | None:
 
 
 def failed_lanes(queue: Connection, prefix: str) -> set[str]:
-    """Lanes a frame of which was answered with an error in a keyed operator's stead."""
+    """Lanes with a frame that was answered with an error on behalf of a keyed operator."""
     return {bytes(lane).decode("utf-8", "replace") for lane in queue.call("SMEMBERS", f"{prefix}failed")}
 
 
 def store_schema(queue: Connection, prefix: str, schema_ipc: bytes) -> bytes:
-    """Register a schema on the slot and answer its id."""
+    """Register a schema on the slot and return its id."""
     identity = schema_id(schema_ipc)
     queue.call("SET", f"{prefix}schema:".encode() + identity, schema_ipc)
     return identity
@@ -203,19 +203,19 @@ def drop_slot(state: Connection, queue: Connection, prefix: str) -> None:
                 break
 
 
-# What an instance can do that those of earlier releases cannot, as it reports when it has loaded.
+# Abilities that instances of earlier releases lack; an instance reports them when it has loaded.
 MOVES_GROUPS = "moves groups"
 ABILITIES = (MOVES_GROUPS,)
 
 
 def report_ready(queue: Connection, prefix: str, instance: str, report: Mapping[str, Any]) -> None:
-    """An instance tells the node manager, once, that it loaded or why it could not."""
+    """Report, once, to the node manager that the instance loaded or why it could not."""
     key = f"{prefix}ready:{instance}"
     queue.transaction([("RPUSH", key, json.dumps(report)), ("PEXPIRE", key, 600_000)])
 
 
 def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[str, Any] | None:
-    """Wait for an instance's report; None if none came in time."""
+    """Wait for an instance's report; None if it does not come in time."""
     key = f"{prefix}ready:{instance}"
     with untrusted.reading(key, "a list of reports"), queue.at_most(untrusted.LOOK_BYTES):
         reply = queue.call("BLPOP", key, f"{wait_ms / 1000:.3f}", timeout_s=wait_ms / 1000 + queue.default_timeout_s)
@@ -223,7 +223,7 @@ def ready(queue: Connection, prefix: str, instance: str, wait_ms: int) -> dict[s
 
 
 def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float]:
-    """An instance's counters (udo_runtime.stats); empty when it has reported none."""
+    """An instance's counters (udo_runtime.stats); empty if it has reported none."""
     key = f"{prefix}stats:{instance}"
     wanted = (*COUNTERS, *TIMES, PROCESS_ENDS, PROCESS_PID)
     (values,) = untrusted.read(queue, ("HMGET", key, *wanted))
@@ -231,14 +231,14 @@ def read_stats(queue: Connection, prefix: str, instance: str) -> dict[str, float
 
 
 def read_process_end(queue: Connection, prefix: str, instance: str) -> str:
-    """How the last process of an operator in a process of its own ended, with its last lines; '' if none has."""
+    """How the last process of an operator in a process of its own ended, with its last lines of output; '' if none has ended."""
     key = f"{prefix}stats:{instance}"
     (found,) = untrusted.read(queue, ("HGET", key, PROCESS_END))
     return bytes(found or b"").decode("utf-8", "replace")[:MESSAGE_CHARS]
 
 
 def read_group_events(queue: Connection, prefix: str, instance: str) -> bytes:
-    """A keyed instance's events of each key group from 0 on, 8 bytes each, little-endian; empty when it has reported none."""
+    """A keyed instance's numbers of events per key group from 0 on, 8 bytes each, little-endian; empty if it has reported none."""
     key = f"{prefix}stats:{instance}"
     (found,) = untrusted.read(queue, ("HGET", key, GROUP_EVENTS))
     packed = bytes(found or b"")

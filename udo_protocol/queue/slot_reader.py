@@ -1,4 +1,4 @@
-"""An instance's side of a slot: range reads at its own cursor, answers behind the fence, parking."""
+"""An instance's side of a slot: range reads at its own cursor, answers protected by a fencing token, parking."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from udo_protocol.queue.frame import ERROR, Bytes, Failure, Header, encode
 from udo_protocol.queue.slot import as_int, next_token, promote
 from udo_protocol.state import untrusted
 
-# A parked reader gets a few bytes at once (that it is parked, maybe the outcome of its answers) and the rest, which is longer,
-# when it is woken: it sleeps through these.
+# A parked reader gets a few bytes at once (that it is parked, maybe the outcome of its answers), and the longer rest when it is
+# woken: it sleeps through the former.
 _ARMED_BYTES = 40
 
 
 class Emit(StrEnum):
-    """What became of answers, of a checkpoint or of a trim."""
+    """The outcome of answers, of a checkpoint or of a trim."""
 
     EMITTED = "EMITTED"
     FENCED = "FENCED"
@@ -33,7 +33,7 @@ class Emit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A range of the log: raw frames from sequence number `first` on, with what the slot looked like then."""
+    """A range of the log: raw frames from sequence number `first` on, with the slot's base, emitted and owner at that time."""
 
     first: int
     frames: Sequence[bytes | bytearray]
@@ -43,16 +43,16 @@ class Read:
 
 
 class SlotReader:
-    """An instance's side: range reads at its own cursor, answers, parking. Standby until its token is the owner."""
+    """An instance's side of a slot: range reads at its own cursor, answers, parking. A standby until its token is the owner."""
 
     def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: SlotLimits = DEFAULT) -> None:
         self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
         self._base = 1
 
     def send_read(self, cursor: int, base: int | None = None, park_ms: int | None = None) -> None:
-        """Ask for frames from `cursor` on without waiting; `base` is what the log's base will be by then, if known.
+        """Ask for frames from `cursor` on without waiting; `base` is the log's base at the time of the read, if known.
 
-        With `park_ms` the read waits on the server until something is there, so that a woken reader already has the frames;
+        With `park_ms` the read waits on the server until there is a frame, so that a woken reader already has the frames;
         then call `woken` before receive_read.
         """
         if base is not None:
@@ -64,7 +64,7 @@ class SlotReader:
         self.conn.send(read if park_ms is None else [*self._park(cursor, park_ms, "parked"), *read])
 
     def receive_read(self, cursor: int) -> Read | None:
-        """The range, or None if the base moved meanwhile (read again). Frames a standby must not see are left out."""
+        """The range, or None if the base moved meanwhile (read again). Frames that a standby must not see are left out."""
         (base, emitted, owner), frames = self.conn.receive_transaction(2)
         try:
             read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
@@ -89,8 +89,8 @@ class SlotReader:
     ) -> None:
         """Send the answers to frames first, first+1 ... as (lane, frame), all or none; pair with emit_reply.
 
-        `trim`: the frames leave the log in the same step. `failed`: they stay, and who replays them skips their lanes.
-        `hold`: small answers may leave together with what is sent next.
+        `trim`: remove the frames from the log in the same step. `failed`: keep them, and let a replay skip their lanes.
+        `hold`: small answers may be sent together with the next commands.
         """
         lanes: dict[str, list[Arg]] = {}
         size = 0
@@ -111,7 +111,7 @@ class SlotReader:
             self.conn.send_transaction([*commands, decide])
 
     def emit_reply(self) -> Emit:
-        """Outcome of send_emit; Fenced is raised, since nothing else may follow it."""
+        """The outcome of send_emit; Fenced is raised, since nothing else may follow it."""
         return self._outcome(self.conn.reply() if self._emit_commands == 1 else self.conn.receive_transaction(self._emit_commands)[-1])
 
     def emit(self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True, failed: bool = False) -> Emit:
@@ -120,11 +120,11 @@ class SlotReader:
         return self.emit_reply()
 
     def trim(self, seq: int) -> Emit:
-        """Take frames up to `seq` off the log, once a checkpoint covers them."""
+        """Remove frames up to `seq` from the log, once a checkpoint covers them."""
         return self._outcome(self.conn.call("FCALL", "udo_trim", 1, self.prefix, self.token, seq, self.limits.retained_bytes))
 
     def pin(self, seq: int, lease_ms: int) -> int:
-        """Hold the trim in front of `seq` for that long (0 releases), while a large state loads; answers the base."""
+        """Keep the log from `seq` on from being trimmed for `lease_ms` (0 releases), while a large state loads; returns the base."""
         with untrusted.reading(f"{self.prefix}base", "a number"):
             return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
 
@@ -135,7 +135,7 @@ class SlotReader:
         return status
 
     def park(self, cursor: int, wait_ms: int, *, standby: bool = False) -> bool:
-        """Sleep until there is something at `cursor` (a standby: until it is promoted); False if nothing came in time."""
+        """Sleep until there is a frame at `cursor` (a standby: until it is promoted); False if nothing came in time."""
         self.conn.send(self._park(cursor, wait_ms, "waiting" if standby else "parked"))
         return self.woken(wait_ms)
 
@@ -145,7 +145,7 @@ class SlotReader:
         return [arm, ("BLPOP", f"{self.prefix}bell:{self.name}", f"{wait_ms / 1000:.3f}")]
 
     def sleep(self) -> None:
-        """After send_read with `park_ms`: until the range is there; what it answers first is received as ever."""
+        """Block, after send_read with `park_ms`, until the range has come; the replies before it are received as usual."""
         self.conn.sleep_through(_ARMED_BYTES)
 
     def woken(self, wait_ms: int) -> bool:
@@ -158,7 +158,7 @@ class SlotReader:
         return replies[1] is not None
 
     def sender(self, seq: int) -> tuple[str, int]:
-        """(lane, number) that the log noted for a frame that cannot be decoded."""
+        """The (lane, number) that the log noted for a frame that cannot be decoded."""
         key = f"{self.prefix}sizes"
         with untrusted.reading(key, "`size number lane`"):
             _, number, lane = bytes(self.conn.call("LINDEX", key, seq - self._base)).decode().split(" ", 2)
@@ -166,9 +166,9 @@ class SlotReader:
 
 
 def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str, *, keyed: bool = False) -> bool:
-    """Answer the first unanswered frame with `failure`, as its owner, for an operator that dies of it or hangs on it.
+    """Answer the first unanswered frame with `failure`, as the slot's owner, since the operator dies or hangs on it.
 
-    `keyed`: the frame stays in the log until a checkpoint covers it, and who replays it is told to skip its lane.
+    `keyed`: the frame stays in the log until a checkpoint covers it, and a replay skips its lane.
     """
     token = next_token(state, prefix)
     emitted = promote(state, queue, prefix, token)

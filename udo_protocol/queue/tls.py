@@ -1,4 +1,4 @@
-"""A stream to a server on another host: TCP with TLS, where each side shows the other a certificate."""
+"""A stream to a server on another host: TCP with mutual TLS."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from udo_protocol.errors import Untrusted, UsageError
 from udo_protocol.queue.transport import SCHEME
 
 T = TypeVar("T")
-# A host that takes longer to accept a connection is not there; a server that hangs is found out by the wait for its replies.
+# A host that takes longer to accept a connection is down; a server that hangs is noticed by the wait for its replies.
 CONNECT_S = 10.0
-# What a TLS record holds at most.
+# The most that a TLS record holds.
 _RECORD_BYTES = 16 << 10
 
 
 class TlsStream:
-    """What the codec calls; see transport.ByteStream."""
+    """A transport.ByteStream over TLS."""
 
     def __init__(self, stream: ssl.SSLSocket, address: str) -> None:
         self._stream, self._address = stream, address
 
     def sendall(self, data: bytearray) -> None:
-        """Send all of it."""
+        """Send all of `data`."""
         self._sent(lambda: self._stream.sendall(data))
 
     def sendmsg(self, views: Sequence[memoryview]) -> int:
-        """Send all of these."""
+        """Send all views."""
         for piece in _records(views):
             self._sent(lambda piece=piece: self._stream.sendall(piece))  # type: ignore[misc]
         return sum(map(len, views))
 
     def recv_into(self, view: memoryview, _size: int, _flags: int) -> int:
-        """Receive what has come; 0: closed."""
+        """Receive available bytes; 0: closed."""
         return self._tried(lambda: self._stream.recv_into(view))
 
     def wait_at_most(self, seconds: float) -> None:
-        """Bound each receive, and each send."""
+        """Bound the time of each receive and each send."""
         self._stream.settimeout(seconds)
 
     def close(self) -> None:
-        """Release it."""
+        """Release the socket."""
         self._stream.close()
 
     def _sent(self, send: Callable[[], None]) -> None:
         try:
             self._tried(send)
         except ConnectionError:
-            self._tried(lambda: self._stream.recv(1))  # with TLS 1.3 a server says only now that it refuses the certificate
+            self._tried(lambda: self._stream.recv(1))  # with TLS 1.3, a server's refusal of the certificate is only visible now
             raise
 
     def _tried(self, step: Callable[[], T]) -> T:
@@ -66,7 +66,7 @@ class TlsStream:
 
 
 def _records(views: Sequence[memoryview]) -> Iterator[memoryview | bytearray]:
-    """The same bytes, small views joined: each piece is at least one TLS record, and one system call."""
+    """The same bytes, with small views joined: each piece is at least one TLS record, and one system call."""
     joined = bytearray()
     for view in views:
         if len(view) < _RECORD_BYTES:
@@ -94,7 +94,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None) -> TlsStream:
     except TimeoutError as e:
         raise BlockingIOError(str(e)) from e
     try:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each write is all there is to say for now
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # no further write follows soon
         plain.settimeout(timeout_s)
         return TlsStream(context.wrap_socket(plain, server_hostname=host), address)
     except TimeoutError as e:
@@ -115,7 +115,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None) -> TlsStream:
 
 
 def _refused(address: str, e: ssl.SSLError) -> Exception:
-    """What went wrong, as far as the other side says."""
+    """The error for a TLS failure, with the other side's reason if it gave one."""
     reason = (e.reason or str(e)).lower().replace("_", " ")
     if "alert" in reason:
         return Untrusted(f"the server on {address} refuses this side's certificate: {reason}")

@@ -1,6 +1,6 @@
-"""How a connection reaches its server: by the path of a Unix socket, or by TCP with mutual TLS (`rediss://host:port`).
+"""Streams to a server: by the path of a Unix socket, or by TCP with mutual TLS (`rediss://host:port`).
 
-Never by TCP without TLS: passwords and events would travel readable. What the codec calls is the same for both.
+Never by TCP without TLS: passwords and events would travel in clear text. The codec uses both through one interface.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ SCHEME = "rediss://"
 
 
 class ByteStream(Protocol):
-    """A connected stream. BlockingIOError where the other side takes or gives nothing for as long as `wait_at_most` said."""
+    """A connected stream. BlockingIOError if the other side takes or sends nothing for the time set by `wait_at_most`."""
 
     def sendall(self, data: bytearray, /) -> None:
-        """Send all of it."""
+        """Send all of `data`."""
 
     def sendmsg(self, views: Sequence[memoryview], /) -> int:
-        """Send some of these, joined; how many bytes."""
+        """Send some of the views, joined; returns the number of bytes."""
 
     def recv_into(self, view: memoryview, size: int, flags: int, /) -> int:
-        """Receive something; with MSG_WAITALL preferably all. 0: closed."""
+        """Receive some bytes; with MSG_WAITALL preferably all. 0: closed."""
 
     def wait_at_most(self, seconds: float) -> None:
-        """Bound each receive."""
+        """Bound the time of each receive."""
 
     def close(self) -> None:
-        """Release it."""
+        """Release the socket."""
 
 
 class _UnixSocket(socket.socket):
@@ -43,13 +43,13 @@ class _UnixSocket(socket.socket):
 
 
 def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStream:
-    """A stream to the server there.
+    """A stream to the server at `address`.
 
-    OSError if nothing listens (BlockingIOError: within the time), Untrusted if one side does not accept the other's certificate,
+    OSError if nothing listens, BlockingIOError after `timeout_s`, Untrusted if one side does not accept the other's certificate,
     UsageError for an address or files that cannot be used.
     """
     if address.startswith(SCHEME):
-        from udo_protocol.queue import tls as over_tcp  # instances have no use for it, and start faster
+        from udo_protocol.queue import tls as over_tcp  # imported only here, since instances do not need it and start faster without
 
         return over_tcp.connect(address, timeout_s, tls)
     if "://" in address:
@@ -57,7 +57,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStrea
             f"expected the path of a Unix socket or {SCHEME}host:port, got {address!r}: TCP connections to servers require TLS"
         )
     unix = _UnixSocket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A server that hangs takes in neither connections nor commands once its buffers are full.
+    # A server that hangs accepts neither connections nor commands once its buffers are full.
     unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
     try:
         unix.connect(address)

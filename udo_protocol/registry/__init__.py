@@ -1,1 +1,1 @@
-"""The registry's HTTP API, for everyone who calls it."""
+"""The registry's HTTP API, for all of its callers."""

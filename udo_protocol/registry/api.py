@@ -1,7 +1,7 @@
-"""The registry's HTTP API for everyone who calls it: node manager, Spark driver, command line. One method per endpoint.
+"""Client of the registry's HTTP API for all of its callers: node manager, Spark driver, command line. One method per endpoint.
 
-Errors of the registry come back as the classes of udo_protocol.errors; a registry that is away is `Unavailable`. What
-goes through the OCI distribution API stands in registry_content.
+Errors of the registry are raised as the classes of udo_protocol.errors; a registry that is away is `Unavailable`. Calls of
+the OCI distribution API are in content.py.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from udo_protocol.registry.content import OCI_MANIFEST, ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
-# A process that stands still has accepted the connection: a node turns to the next one before it counts as away (10 s). Where there are
-# several processes a long poll takes no longer, so that it does not stay with such a one.
+# A paused registry process still accepts connections: after this wait a node turns to the next one, before the node counts as away (10 s).
+# With several processes a long poll takes no longer either, so that it does not stay with a paused one.
 HEARD_S = 5.0
-# Large images are brought to the disk before the answer comes.
+# Large images are written to disk before the answer comes.
 RESTORED_S = 600.0
 _PIECE = 1 << 20
 # An update's last event has one of these phases.
@@ -35,7 +35,7 @@ FINAL = UPDATE_FINAL
 
 class Registry(ContentClient, ApplicationsClient):
     """A registry at `url`: `http://host:port`, `https://...` or `unix:/path.sock`, or several of these that are processes of one registry,
-    separated by commas; with the write token if writes are meant."""
+    separated by commas; with the write token if writes are intended."""
 
     # Catalogue
 
@@ -48,12 +48,12 @@ class Registry(ContentClient, ApplicationsClient):
         return self._json("GET", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}")
 
     def collect_garbage(self, unused_s: float | None = None, *, untagged: bool = False) -> Json:
-        """{blobs, uploads} removed: what no manifest needs and no push has touched for `unused_s` (default: the registry's day).
-        With `untagged` also images that old which have no tag, belong to no index and are attached to nothing."""
+        """{blobs, uploads} removed: those that no manifest needs and no push has touched for `unused_s` (default: the registry's day).
+        With `untagged` also images of that age that have no tag, belong to no index and are attached to nothing."""
         return self._json("POST", "/api/v1/gc", {"untagged": untagged} | ({} if unused_s is None else {"unused_s": unused_s}))
 
     def delete_version(self, operator: str, ref: str, *, force: bool = False) -> None:
-        """Forget a version; Conflict while a deployment uses it, or without `force` would go back to it."""
+        """Delete a version; Conflict while a deployment uses it, or, without `force`, could be rolled back to it."""
         self._json("DELETE", f"/api/v1/operators/{_q(operator)}/versions/{_q(ref)}{'?force=true' if force else ''}")
 
     # Deployments
@@ -84,8 +84,8 @@ class Registry(ContentClient, ApplicationsClient):
         elasticity: Json | None = None,
         replicas: int = 0,
     ) -> Json:
-        """Deploy, with so many slots on each node, or `over_nodes` in all, each with so many `replicas` on other nodes; returns at once,
-        nodes report into `deployment(name)["nodes"]`. The same again is fine, else Conflict."""
+        """Deploy with `slots` slots on each node (`over_nodes`: in all), each with `replicas` replicas on other nodes. Returns at once;
+        nodes report into `deployment(name)["nodes"]`. Repeating the same call is fine; a different one is a Conflict."""
         body = {
             "name": name,
             "operator": operator,
@@ -102,29 +102,29 @@ class Registry(ContentClient, ApplicationsClient):
         return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
 
     def scale(self, name: str, slots: int | None = None, elasticity: Json | None = None, replicas: int | None = None) -> Json:
-        """Let it have that many slots on each node, so many replicas of each, or say what the controllers do: {mode: off | advise | auto,
-        policy, least, most, settings: {name: number or text}}, of which any may be left out; returns at once, nodes report into
+        """Set the number of slots on each node, the replicas of each, or the controllers' settings: `elasticity` = {mode: off | advise |
+        auto, policy, least, most, settings: {name: number or text}}, of which any may be left out. Returns at once; nodes report into
         `deployment(name)["nodes"]`."""
         body = ({} if slots is None else {"slots": slots}) | ({"elasticity": elasticity} if elasticity else {})
         body |= {} if replicas is None else {"replicas": replicas}
         return self._json("POST", f"/api/v1/deployments/{_q(name)}/scale", body, retry_s=BRIEFLY_S)
 
     def undeploy(self, name: str, *, drop_state: bool = False) -> None:
-        """Remove a deployment; nodes stop its instances. A keyed one takes its state along: Conflict without `drop_state`."""
+        """Remove a deployment; nodes stop its instances. A keyed one loses its state: Conflict without `drop_state`."""
         self._json("DELETE", f"/api/v1/deployments/{_q(name)}{'?drop_state=true' if drop_state else ''}")
 
     def update(
         self, name: str, version: str, timeout_s: float = 120.0, canary: Json | None = None, config: Json | None = None
     ) -> Iterator[Json]:
-        """Start a live update to a version (or digest). Raises here if it is refused (SchemaError, Conflict, NotFound); the
-        iterator then yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is one of
-        udo_protocol.errors where something failed. The update continues even without iteration.
+        """Start a live update to a version (or digest). A refusal (SchemaError, Conflict, NotFound) is raised by the call itself; the
+        iterator yields {id, phase, node, detail, at_ms, error_code} until the phase is in FINAL; `error_code` is a code of
+        udo_protocol.errors if something failed. The update continues even without iteration.
 
-        `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version serves that share of the new lanes
-        first (a keyed one tries that share of the key groups and serves nobody), and the registry decides; the last phase may then be
+        `canary` = {percent, for_s, rollback_if: ["errors>0", ...], min_events}: the new version first serves that share of the new lanes
+        (a keyed one tries that share of the key groups and serves nobody), and the registry decides; the last phase may then be
         `rolled_back`.
 
-        `config` = {env: {K: V}, secrets: {K: V}, files: {path: bytes}}: these are set from then on, or removed where the value is None;
+        `config` = {env: {K: V}, secrets: {K: V}, files: {path: bytes}}: these are set from then on, or removed if the value is None;
         all others stay."""
         body = {"version": version, "timeout_s": timeout_s} | ({"canary": canary} if canary else {})
         if config:
@@ -134,12 +134,12 @@ class Registry(ContentClient, ApplicationsClient):
         return self._follow(f"/api/v1/deployments/{_q(name)}/update", body)
 
     def rollback(self, name: str, version: str | None = None, timeout_s: float = 120.0) -> Iterator[Json]:
-        """Like `update`, back to the former version, or to the named one of the former ones."""
+        """Like `update`, back to the former version, or to the named earlier one."""
         body = {"timeout_s": timeout_s} | ({"version": version} if version else {})
         return self._follow(f"/api/v1/deployments/{_q(name)}/rollback", body)
 
     def promote(self, name: str) -> Iterator[Json]:
-        """Like `update`, for the update whose canary is under way: it ends at once, as one that has passed. Conflict if there is none."""
+        """Like `update`, for the update whose canary is under way: the canary ends at once, as passed. Conflict if there is none."""
         return self._follow(f"/api/v1/deployments/{_q(name)}/promote", {})
 
     def update_status(self, update_id: str) -> Json:
@@ -147,40 +147,40 @@ class Registry(ContentClient, ApplicationsClient):
         return self._json("GET", f"/api/v1/updates/{_q(update_id)}")
 
     def in_step(self, deployment: str, *, node: str, replica: str, place: int, version: int) -> Json:
-        """The owner of the slot in that place ENDs nothing without this replica, which holds what was ENDed before; the placement then."""
+        """Require this replica, which holds all that was ENDed before, for each END of the owner in that place; the new placement."""
         body = {"node": node, "replica": replica, "place": place, "version": version}
         return dict(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/replicas", body, retry_s=BRIEFLY_S)["placement"])
 
     def plan(self, deployment: str) -> int:
-        """The number of a plan that calls it, higher than all that were given before; no token is needed."""
+        """A number for a plan that calls the deployment, higher than all given before; needs no token."""
         return int(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/plans", retry_s=BRIEFLY_S)["plan"])
 
     def epoch(self, deployment: str, session: str, epoch: int) -> Json:
-        """{version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
+        """The {version, digest} that serves this epoch of the session: bound by the first caller, the same for all later ones."""
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/epochs", {"session": session, "epoch": epoch}, retry_s=BRIEFLY_S)
 
     def claim(self, deployment: str, session: str, node: str, incarnation: str, *, stored: bool = False, start_empty: bool = False) -> Json:
-        """The node is about to serve a keyed session: {session, version, node, incarnation, nodes, spread, at, granted, part}. The first
-        that asks becomes the session's home, and only the home is granted a session without a store. Of a deployment over nodes each
-        one that has slots is granted its `part`, as long as it has the disk with which it asked first."""
+        """Ask for a keyed session that the node is about to serve: {session, version, node, incarnation, nodes, spread, at, granted, part}.
+        The first node that asks becomes the session's home, and only the home is granted a session without a store. For a deployment over
+        nodes, each node with slots is granted its `part`, as long as it has the disk with which it first asked."""
         body = {"session": session, "node": node, "incarnation": incarnation, "stored": stored, "start_empty": start_empty}
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps", body, retry_s=RESTART_S)
 
     def group_maps(self, deployment: str) -> list[Json]:
-        """[{session, version, node, incarnation, nodes, spread, at}]: where the state of each keyed session lies."""
+        """The locations of the state of each keyed session: [{session, version, node, incarnation, nodes, spread, at}]."""
         return list(self._json("GET", f"/api/v1/deployments/{_q(deployment)}/group-maps")["group_maps"])
 
     def release(
         self, deployment: str, session: str, *, node: str = "", incarnation: str = "", version: int | None = None, force: bool = False
     ) -> Json:
-        """The session has no home any more. Conflict while its node lives, unless forced; a node that names itself has dropped it, as
-        the map of that version gave it."""
+        """Remove the session's home. Conflict while its node lives, unless forced; a node that names itself has dropped the session that
+        the map of that `version` gave it."""
         body = {"session": session, "node": node, "incarnation": incarnation, "version": version, "force": force}
         return self._json("POST", f"/api/v1/deployments/{_q(deployment)}/group-maps/release", body)
 
     def move_groups(self, deployment: str, step: str, *, node: str, version: int, groups: Sequence[int] = (), to: int = 0) -> Json:
-        """A step of a move of key groups between nodes, by the node that executes it: `begin` (by the map of that version, these groups
-        of one of its slots to the slot in place `to`), `in force` or `done` (the move of that version). The placement after it."""
+        """Take a step of a move of key groups between nodes, as the node that executes it: `begin` (by the map of that version, move these
+        groups of one of its slots to the slot in place `to`), `in force` or `done` (the move of that version). The new placement."""
         body = {"step": step, "node": node, "version": version, "groups": list(groups), "to": to}
         return dict(self._json("POST", f"/api/v1/deployments/{_q(deployment)}/moves", body, retry_s=BRIEFLY_S)["placement"])
 
@@ -206,9 +206,9 @@ class Registry(ContentClient, ApplicationsClient):
         listen: str = "",
         incarnation: str = "",
     ) -> Json:
-        """The node lives: at start and every `interval_s` of the reply. Before its first one a node takes no part in updates.
+        """Report that the node lives, at its start and every `interval_s` of the reply. Until then a node takes no part in updates.
 
-        Conflict, as of its other calls, if a node of that name and another incarnation is there.
+        Conflict, as for the node's other calls, if there is a node of that name with another incarnation.
         """
         body = {"address": address, "driver": driver, "capabilities": capabilities or {}, "metrics_address": metrics_address}
         body |= {"listen": listen} if listen else {}
@@ -216,29 +216,29 @@ class Registry(ContentClient, ApplicationsClient):
         return self._json("POST", f"/api/v1/nodes/{_q(node)}/heartbeat", body, retry_s=BRIEFLY_S, read_s=min(self._timeout_s, HEARD_S))
 
     def leave(self, node: str, incarnation: str = "") -> None:
-        """The node stops regularly: no update waits for it."""
+        """Report that the node stops as intended: no update waits for it."""
         self._json("DELETE", f"/api/v1/nodes/{_q(node)}{_by(incarnation)}", retry_s=BRIEFLY_S)
 
     def drain(self, node: str, keyed: Sequence[str] = (), *, undo: bool = False) -> list[Json]:
-        """The node gets no slots of deployments over nodes any more (`undo`: may get them again). Stateless slots go to other nodes; those
-        of the `keyed` deployments are removed; those that have replicas go by themselves. [{deployment, keyed, waits, why}] that still have
-        something there; `waits`: for what happens by itself."""
+        """Give the node no more slots of deployments over nodes (`undo`: it may get them again). Stateless slots move to other nodes; slots
+        of the `keyed` deployments are removed; slots with replicas move by themselves. Returns deployments that still have slots there:
+        [{deployment, keyed, waits, why}]; `waits`: no action is needed."""
         body = {"keyed": list(keyed), "undo": undo}
         return list(self._json("POST", f"/api/v1/nodes/{_q(node)}/drain", body, retry_s=BRIEFLY_S)["left"])
 
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0, incarnation: str = "") -> Json:
-        """What this node shall do, once its generation differs from `after`, or unchanged after `wait_s`.
+        """The deployments that this node shall have, once their generation differs from `after`, or unchanged after `wait_s`.
 
         {generation, moved: [{deployment, session, version}], addresses: {node: host:port for other hosts}, deployments:
         [{name, operator, version, digest, manifest, layers, slots, placement: null | {version, nodes: [of each slot], made, groups: [place
         of each key group's slot], routes: [[place, version]] (these two once groups have moved)}, generation,
-        config: {env, secrets, files: {path: base64}, limits, policy, elasticity (not if it is as by default), application (only of one that
+        config: {env, secrets, files: {path: base64}, limits, policy, elasticity (unless it is the default), application (if the deployment
         belongs to one: {name, mode, settings})},
         update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
         update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
         (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
         "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
-        starts a standby of update.version and reports "ready"; with "promote" (the deployment's version is the new one already) it
+        starts a standby of update.version and reports "ready"; with "promote" (the deployment's version is then already the new one) it
         changes the owner and reports "answering"; a standby whose update is gone without promotion is discarded.
         """
         if self.several:
@@ -263,11 +263,11 @@ class Registry(ContentClient, ApplicationsClient):
         measured: Json | None = None,
         incarnation: str = "",
     ) -> None:
-        """Tell the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
+        """Report the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
         does not take the image, else what it does).
 
         Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or
-        observed, with what the canary has counted as `measured` (udo_protocol.registry.canary.Measured).
+        observed, with the canary's counts as `measured` (udo_protocol.registry.canary.Measured).
         """
         body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
         optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code, "measured": measured}
@@ -276,11 +276,11 @@ class Registry(ContentClient, ApplicationsClient):
         self._json("POST", path, body, retry_s=RESTART_S, read_s=min(self._timeout_s, RESTART_S))
 
     def health(self) -> Json:
-        """{status, registry: its number, generation, requires_signatures, live_nodes, waiting_requests} of a registry that answers."""
+        """{status, registry: its number, generation, requires_signatures, live_nodes, waiting_requests}."""
         return self._json("GET", "/healthz")
 
     def backup(self, path: Path) -> int:
-        """All that the registry has, as one file that only its owner can read; its bytes. It is there whole or not at all."""
+        """Write the registry's content to one file that only its owner can read, complete or not at all; returns its size in bytes."""
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
                 streamed = self._stream("GET", "/api/v1/backup")
@@ -297,8 +297,8 @@ class Registry(ContentClient, ApplicationsClient):
         return size
 
     def restore(self, path: Path, *, replace: bool = False) -> Json:
-        """Put a backup into the registry: {registry: its number from now on, was, made_at, rows, blobs}. Conflict if it is not empty,
-        unless all it has is to be replaced."""
+        """Restore a backup into the registry: {registry: its number from now on, was, made_at, rows, blobs}. Conflict if the registry is
+        not empty, unless its content is to be replaced."""
         with path.open("rb") as file:
             headers = {"Content-Length": str(os.fstat(file.fileno()).st_size), "Content-Type": "application/octet-stream"}
             content = iter(lambda: file.read(_PIECE), b"")
@@ -308,11 +308,11 @@ class Registry(ContentClient, ApplicationsClient):
     def _follow(self, path: str, body: Json) -> Iterator[Json]:
         first = self._stream("POST", path, body, {"Accept": "text/event-stream"})
         events = self._events(first)
-        weakref.finalize(events, first.close)  # closing a generator that nobody began runs nothing of it
+        weakref.finalize(events, first.close)  # closing a generator that was never started runs none of its code
         return events
 
     def _events(self, streamed: Streamed) -> Iterator[Json]:
-        """Events to the last one; a stream that breaks is taken up again where it broke, for the registry may just be restarting."""
+        """Events up to the last one; a broken stream is resumed where it broke, since the registry may just be restarting."""
         update_id, seen = "", "0"
         while True:
             try:
@@ -342,7 +342,7 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
 
 
 def _by(incarnation: str, before: str = "?") -> str:
-    """What of a query says which node of a name asks."""
+    """The query parameter that tells which node of that name asks."""
     return f"{before}incarnation={_q(incarnation)}" if incarnation else ""
 
 

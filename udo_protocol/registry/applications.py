@@ -1,4 +1,4 @@
-"""The registry's API of applications: deployments named together, with an SLA; what was decided about them; proposals of nodes."""
+"""The registry's API of applications: deployments grouped under a name, with an SLA; decisions about them; proposals of nodes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class ApplicationsClient(HttpClient):
         return self._json("GET", _path(name))
 
     def create_application(self, name: str, deployments: Sequence[str], **wish: object) -> Json:
-        """Name deployments together, in the order of their chain. wish: mode, response_ms, downtime_percent, interval_s, settings. The
-        same again is fine, else Conflict."""
+        """Group deployments under a name, in the order of their chain. wish: mode, response_ms, downtime_percent, interval_s, settings.
+        Repeating the same call is fine; a different one is a Conflict."""
         return self._json("POST", "/api/v1/applications", {"name": name, "deployments": list(deployments), **wish}, retry_s=BRIEFLY_S)
 
     def change_application(self, name: str, **wish: object) -> Json:
-        """Change what is given: deployments, mode, response_ms, downtime_percent, interval_s, settings (those of None are removed)."""
+        """Change the given fields: deployments, mode, response_ms, downtime_percent, interval_s, settings (None removes one)."""
         return self._json("POST", _path(name), wish, retry_s=BRIEFLY_S)
 
     def remove_application(self, name: str) -> None:
-        """Its deployments stay; its journal goes."""
+        """Remove the application and its journal; its deployments stay."""
         self._json("DELETE", _path(name))
 
     def application_journal(self, name: str) -> list[Json]:
-        """[{segment, lines}], oldest first (elasticity/scaling/application_journal.py)."""
+        """The application's journal: [{segment, lines}], oldest first (elasticity/scaling/application_journal.py)."""
         return list(self._json("GET", f"{_path(name)}/journal")["segments"])
 
     def propose(self, node: str, told: Mapping[str, object]) -> Json:
-        """A node tells its figures and proposals (registry.domain.application_managers.ToldBody): {hosts: {node: {use, room}}, grants:
-        [{id, application, number, before, plan}]}. A grant comes again until the node has said what became of it."""
+        """Send a node's figures and proposals (registry.domain.application_managers.ToldBody); the answer: {hosts: {node: {use, room}},
+        grants: [{id, application, number, before, plan}]}. A grant is repeated until the node has reported its outcome."""
         return self._json("POST", f"/api/v1/nodes/{quote(node, safe='')}/proposals", dict(told))
 
 

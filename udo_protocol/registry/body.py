@@ -1,6 +1,6 @@
-"""Large bodies from a registry on this machine: by the standard library, for httpx takes longer than copying the file.
+"""Receives large bodies from a registry on this machine with the standard library, since httpx takes longer than copying the file.
 
-Imported at the first download; knows no endpoint and no error of ours.
+Imported at the first download; knows neither endpoints nor our errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def prefix(url: str) -> str:
 
 
 def filler(body: HTTPResponse) -> Callable[[memoryview], int]:
-    """A function that puts the next bytes of the body into a buffer: how many, 0 at its end; OSError if it breaks off."""
+    """A function that reads the next bytes of the body into a buffer and returns their number, 0 at the end; OSError if it breaks off."""
 
     def fill(buffer: memoryview) -> int:
         left = body.length or 0

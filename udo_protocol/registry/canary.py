@@ -1,4 +1,4 @@
-"""A canary's conditions and what they are judged by: text in, verdict out, no I/O. The command line and the registry share it."""
+"""A canary's conditions and the measurements that they test: text in, verdict out, no I/O. Shared by command line and registry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
 
-# Of keyed operators only: their canary's answers are compared with those served.
+# For keyed operators only: their canary's answers are compared with those served.
 DIFFERENT = "different"
 MEASURES = ("events", "errors", "error_rate", "p50_ms", "p99_ms", DIFFERENT)
 _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
@@ -20,18 +20,18 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-# Also what the registry's description says a condition looks like.
+# The registry's API description uses this pattern too.
 PATTERN = r"\s*(\w+)\s*(>=|<=|>|<)\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*"
 _FORM = re.compile(PATTERN, re.ASCII)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What canaries counted: events taken, frames answered with events, errors, and ms of a frame inside the operator.
+    """Counts of canaries: events taken, frames answered with events, errors, and ms of a frame inside the operator.
 
-    `errors` counts frames answered with an error, and deaths of an instance. Of keyed operators also the frames whose answers
-    were `compared` with those served, and how many of them were `different`. `answered`: frames its slot has got answers to, counted by
-    the queue server whatever the runtime publishes.
+    `errors` counts frames answered with an error, and deaths of an instance. For keyed operators also the frames whose answers
+    were `compared` with those served, and how many of them were `different`. `answered`: frames of the slot that were answered, counted
+    by the queue server whatever the runtime publishes.
     """
 
     events: float = 0.0
@@ -45,7 +45,7 @@ class Measured:
 
     @classmethod
     def together(cls, nodes: Iterable[Mapping[str, Any]]) -> Measured:
-        """Of several nodes: counts are summed, of times the highest counts."""
+        """The measurements of several nodes combined: the sum of counts, the highest of times."""
         found = [cls(**n) for n in nodes]
         counts = ("events", "frames", "errors", "compared", "different", "answered")
         summed = {name: sum(getattr(m, name) for m in found) for name in counts}
@@ -73,7 +73,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """UsageError says what was expected and what came."""
+        """The condition in `text`; UsageError says what was expected and what came."""
         found = _FORM.fullmatch(text)
         if found is None or found[1] not in MEASURES:
             what = f"there is no measure {found[1]!r}" if found else "it is not of that form"
@@ -81,7 +81,7 @@ class Condition:
         return cls(found[1], found[2], found[3])
 
     def holds(self, m: Measured, *, at_end: bool) -> bool:
-        """Whether it holds by now. Before the end too few events mean nothing yet, and without a frame times mean nothing at all."""
+        """Whether the condition holds. Before the end, too few events mean nothing; without a frame, times mean nothing."""
         if self.measure == "events" and self.sign in ("<", "<=") and not at_end:
             return False
         if self.measure in ("p50_ms", "p99_ms") and not m.frames:
@@ -95,7 +95,7 @@ class Condition:
 
 
 def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end: bool) -> str:
-    """Why a canary has to be rolled back; '' if it has not, so far or at the end."""
+    """Why a canary has to be rolled back; '' if there is no reason (so far, or at the end)."""
     conditions = [Condition.parse(text) for text in rollback_if]
     if at_end and m.answered and not (m.frames or m.events or m.errors):
         return (
@@ -113,6 +113,6 @@ def verdict(rollback_if: Iterable[str], min_events: int, m: Measured, *, at_end:
 
 
 def share_of_groups(percent: float, key_groups: int = KEY_GROUPS) -> list[int]:
-    """The key groups whose events a keyed canary tries: so many percent of all, at least one, spread, the same on every node."""
+    """The key groups whose events a keyed canary tries: `percent` of all, at least one, spread evenly, the same on every node."""
     count = max(1, round(key_groups * percent / 100))
     return [i * key_groups // count for i in range(count)]

@@ -1,4 +1,4 @@
-"""Images in the registry, by the OCI distribution API: blobs, manifests, what is attached to them. Large ones never sit in memory."""
+"""Images in the registry, by the OCI distribution API: blobs, manifests, attached artifacts. Large blobs never sit in memory."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ContentClient(HttpClient):
         return True
 
     def push_blob(self, repository: str, digest: str, path: Path) -> None:
-        """Upload the file at `path` as `digest`, unless the registry has it; what broke off is resumed where it broke."""
+        """Upload the file at `path` as `digest`, unless the registry has it; an interrupted upload is resumed where it broke off."""
         if self.has_blob(repository, digest):
             return
-        # Without `from` the registry looks into all its repositories: what one operator has is sent once.
+        # Without `from` the registry searches all its repositories: a blob that any operator has is not sent again.
         location = self._mount(repository, digest)
         if location is None:
             return
@@ -62,27 +62,27 @@ class ContentClient(HttpClient):
         retrying(resume, RESTART_S)
 
     def push_bytes(self, repository: str, data: bytes) -> str:
-        """Upload a small blob, unless the registry has it; its digest."""
+        """Upload a small blob, unless the registry has it; returns its digest."""
         digest = digest_of(data)
         if not self.has_blob(repository, digest):
             self._send("POST", f"{_at(repository)}/blobs/uploads/?digest={quote_plus(digest)}", content=data, retry_s=BRIEFLY_S)
         return digest
 
     def mount_blob(self, repository: str, digest: str, source: str) -> bool:
-        """Make a blob of the repository `source` one of `repository` too, without sending it; whether there was one."""
+        """Add a blob of the repository `source` to `repository` without sending it; returns whether `repository` has it now."""
         return self.has_blob(repository, digest) or self._mount(repository, digest, source) is None
 
     def _mount(self, repository: str, digest: str, source: str = "") -> str | None:
-        """None if the registry had the blob in another repository, else where to upload it."""
+        """Mount a blob from another repository: None if one has it, else the location for its upload."""
         chosen = f"&from={quote_plus(source)}" if source else ""
         begun = self._send("POST", f"{_at(repository)}/blobs/uploads/?mount={quote_plus(digest)}{chosen}", retry_s=BRIEFLY_S)
         return None if begun.status_code == 201 else str(begun.headers["Location"])
 
     def put_manifest(self, repository: str, ref: str, manifest: bytes) -> str:
-        """Store an OCI manifest whose blobs are pushed, under a tag or its digest; its digest.
+        """Store an OCI manifest whose blobs are pushed, under a tag or its digest; returns its digest.
 
-        Under a tag, in the repository of an operator, it becomes a version: Conflict if that has other content,
-        SignatureError if the registry wants a signature that is not attached yet.
+        A manifest under a tag in the repository of an operator becomes a version: Conflict if that version has other content,
+        SignatureError if the registry requires a signature that is not attached yet.
         """
         path, headers = f"{_at(repository)}/manifests/{quote(ref, safe=':')}", {"Content-Type": OCI_MANIFEST}
         response = self._send("PUT", path, content=manifest, headers=headers, retry_s=BRIEFLY_S)
@@ -93,14 +93,14 @@ class ContentClient(HttpClient):
         return bytes(self._send("GET", f"{_at(repository)}/manifests/{quote(ref, safe=':')}").content)
 
     def blob(self, repository: str, digest: str) -> bytes:
-        """A small blob, such as an image config; ProtocolError if what comes does not have that digest."""
+        """A small blob, such as an image config; ProtocolError if the content received does not have that digest."""
         data = bytes(self._send("GET", f"{_at(repository)}/blobs/{quote(digest, safe=':')}").content)
         if digest_of(data) != digest:
             raise ProtocolError(f"blob {digest} from {self.url}: received content with digest {digest_of(data)}; fetch it again")
         return data
 
     def fetch_blob(self, repository: str, digest: str, path: Path) -> None:
-        """Download a blob to `path`: whole and with that digest, or not at all (ProtocolError)."""
+        """Download a blob to `path`, completely and with that digest, or not at all (ProtocolError)."""
 
         def download() -> None:
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -121,7 +121,7 @@ class ContentClient(HttpClient):
     def attach(
         self, repository: str, digest: str, size: int, artifact_type: str, annotations: Mapping[str, str], payload: bytes, payload_type: str
     ) -> str:
-        """Attach an artifact to the manifest `digest` of `size` bytes, for `referrers` to find; the artifact's digest."""
+        """Attach an artifact to the manifest `digest` of `size` bytes, for `referrers` to find; returns the artifact's digest."""
         empty = {"mediaType": _EMPTY_TYPE, "digest": self.push_bytes(repository, _EMPTY), "size": len(_EMPTY)}
         document = {
             "schemaVersion": 2,
@@ -136,20 +136,20 @@ class ContentClient(HttpClient):
         return self.put_manifest(repository, digest_of(body), body)
 
     def referrers(self, repository: str, digest: str, artifact_type: str = "") -> list[Json]:
-        """Descriptors {digest, artifactType, annotations, ...} of what is attached to a manifest, of one type if given."""
+        """Descriptors {digest, artifactType, annotations, ...} of the artifacts attached to a manifest, of one type if given."""
         chosen = f"?artifactType={quote_plus(artifact_type)}" if artifact_type else ""
         found: list[Json] = self._json("GET", f"{_at(repository)}/referrers/{digest}{chosen}")["manifests"]
-        # A registry may ignore the wish.
+        # A registry may ignore the filter.
         return [d for d in found if artifact_type in ("", d.get("artifactType"))]
 
 
 def digest_of(data: bytes) -> str:
-    """OCI's way of writing a sha256."""
+    """The sha256 of `data` in OCI's notation."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in `data`; ProtocolError says what it was meant to be."""
+    """The JSON object in `data`; ProtocolError names `what` was expected."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as e:

@@ -1,6 +1,6 @@
-"""HTTP to the registry: one client per process and address, errors as those of udo_protocol.errors, brief retries. Knows no endpoint.
+"""HTTP to the registry: one client per process and address, errors of udo_protocol.errors, brief retries. Knows no endpoints.
 
-Of a registry of several processes the client uses one until that does not answer, then the next one.
+If a registry has several processes, the client uses one until it does not answer, then the next one.
 
 httpx is imported at the first call, so that importing this module costs nothing.
 """
@@ -28,9 +28,9 @@ Bytes = bytes | memoryview
 T = TypeVar("T")
 # Idempotent calls are repeated for this long: enough for a broken connection, too short to be noticed.
 BRIEFLY_S = 1.0
-# A report that is lost may fail an update, so it outlasts a restart of the registry (about 2 s).
+# A lost report may fail an update, so retries outlast a restart of the registry (about 2 s).
 RESTART_S = 10.0
-# Longest wait for a connection: hosts that are there accept one in a few ms.
+# The longest wait for a connection: hosts that are up accept one within a few ms.
 CONNECT_S = 5.0
 
 
@@ -38,7 +38,7 @@ class HttpClient:
     """A peer at `url`: `http://host:port`, `https://...` or `unix:/path.sock`; several, separated by commas, are processes of one registry.
     Safe to share between threads and after a fork.
 
-    `tls`: for https, who vouches for the peer, and the certificate that it is shown; by default the system's authorities, and none.
+    `tls`: for https, the authority that vouches for the peer, and this side's certificate; by default the system's authorities, and none.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class HttpClient:
         return len(self._urls) > 1
 
     def _turn(self, away: str) -> bool:
-        """Use the next address, since the one in use did not answer; whether there is another one."""
+        """Switch to the next address, since `away` did not answer; returns whether there is another one."""
         with self._lock:
-            if self._urls[0] == away:  # others may have found so before
+            if self._urls[0] == away:  # another thread may have switched already
                 self._urls = [*self._urls[1:], away]
             return self._urls[0] != away
 
@@ -103,11 +103,11 @@ class HttpClient:
             transport = httpx.HTTPTransport(
                 uds=unix,
                 proxy=proxy.url if proxy else None,
-                # Loading certificates takes 20 ms that plain HTTP need not pay.
+                # Loading certificates takes 20 ms, which plain HTTP does not need.
                 verify=fresh_context(self._tls) if self._tls and url.startswith("https:") else url.startswith("https:"),
                 limits=httpx.Limits(keepalive_expiry=60.0),
             )
-        except ImportError as e:  # of what SOCKS takes
+        except ImportError as e:  # the package for SOCKS is missing
             raise UsageError(f"{proxy} cannot be used: {e}. Or name the registry's host in NO_PROXY") from e
         return httpx.Client(
             base_url="http://registry" if unix else url,
@@ -117,7 +117,7 @@ class HttpClient:
         )
 
     def _away(self, e: Exception, url: str) -> Unavailable | Untrusted:
-        """The error to raise; the next call goes to another address."""
+        """The error to raise for `e`; unless TLS failed, the next call goes to another address."""
         if why := _tls_failure(e):
             shown = f"the folder of {self._tls.ca}" if self._tls else "none"
             return Untrusted(
@@ -153,13 +153,13 @@ class HttpClient:
                 try:
                     response = self._http(url).request(method, path, content=content, headers=headers, timeout=timeout)
                 except (httpx.HTTPError, httpx.InvalidURL) as e:
-                    # Nothing of the request has left: the next process may have it, whatever it is.
+                    # No part of the request was sent: any request may go to the next process.
                     if others and isinstance(e, httpx.ConnectError | httpx.ConnectTimeout) and not _tls_failure(e) and self._turn(url):
                         continue
                     raise self._away(e, url) from e
                 try:
                     return self._checked(response)
-                except Unavailable:  # as it says itself
+                except Unavailable:  # by the registry's own answer
                     self._turn(url)
                     raise
             raise AssertionError("the last address returns or raises")
@@ -214,7 +214,7 @@ class HttpClient:
         raise AssertionError("the last address returns or raises")
 
     def _download(self, path: str, take: Callable[[Bytes], object], digest: Callable[[Bytes], object]) -> None:
-        """Give the body of a GET, piece by piece, to `take` and, in another thread perhaps, to `digest`."""
+        """Pass the body of a GET, piece by piece, to `take` and, perhaps in another thread, to `digest`."""
         url = self.url
         if not _near(url) or url.startswith("https:"):
             streamed = self._stream("GET", path)
@@ -248,7 +248,7 @@ class HttpClient:
 
 
 def _proxy(url: str) -> proxies.Proxy | None:
-    """None must stand between processes of one machine."""
+    """The proxy for this address; none for addresses on this machine."""
     return None if _near(url) else proxies.to(url)
 
 
@@ -258,7 +258,7 @@ def _near(url: str) -> bool:
 
 
 def _tls_failure(e: BaseException) -> str:
-    """What TLS says is wrong; '' if something else is."""
+    """The TLS error among the causes of `e`; '' if there is none."""
     import ssl
 
     broken_off = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -271,11 +271,11 @@ def _tls_failure(e: BaseException) -> str:
 
 
 class Streamed:
-    """A response that is read as it comes and closed in the end.
+    """A response that is read as it comes, and has to be closed.
 
     It has a client of its own: a stream that nobody reads to its end is closed by the garbage collector, which may run while
-    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990). Until it
-    is closed it is held here, so that its socket is not collected before.
+    the same thread holds the lock of a shared client's connections, and that lock is not reentrant (encode/httpcore#990). `_open` holds
+    the response until it is closed, so that its socket is not collected earlier.
     """
 
     _open: ClassVar[set[Streamed]] = set()
@@ -292,14 +292,14 @@ class Streamed:
         self.close()
 
     def close(self) -> None:
-        """Close it and its connection; again is harmless."""
+        """Close the response and its connection; may be called again."""
         self._response.close()
         self._client.close()
         self._open.discard(self)
 
 
 def retrying(step: Callable[[], T], timeout_s: float = BRIEFLY_S) -> T:
-    """Repeat an idempotent step while the registry is away, briefly: it may just be restarting."""
+    """Repeat an idempotent step for up to `timeout_s` while the registry is away: it may just be restarting."""
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
     wait = wait_exponential(multiplier=0.05, max=0.5)

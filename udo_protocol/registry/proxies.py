@@ -1,6 +1,6 @@
-"""Which proxy leads to an address, by the variables that all programs look at, and which of them says so.
+"""The proxy for an address by the usual environment variables, and the variable that names it.
 
-What several of them understand counts: names and their subdomains, addresses, ranges of either IP version, and `*`.
+NO_PROXY may have the forms that several programs understand: names (with subdomains), addresses, ranges of either IP version, and `*`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCHEMES = ("http", "https", "socks5", "socks5h")
 
 @dataclass(frozen=True)
 class Proxy:
-    """Where it is, and the variable that says so."""
+    """A proxy's URL, and the variable that names it."""
 
     url: str
     variable: str
@@ -27,7 +27,7 @@ class Proxy:
 
 
 def to(url: str) -> Proxy | None:
-    """The proxy for this address; None: none. UsageError names the variable that cannot be used."""
+    """The proxy for this address, or None. UsageError names a variable that cannot be used."""
     asked = urlsplit(url)
     host = asked.hostname or ""
     found = next((p for name in (f"{asked.scheme}_proxy", "all_proxy") if (p := _given(name))), None)
@@ -43,7 +43,7 @@ def to(url: str) -> Proxy | None:
 
 
 def _given(name: str) -> Proxy | None:
-    """As by Python: the lower case first; an empty one says that there is none."""
+    """The proxy in this variable, in Python's order: lower case first; an empty value means none."""
     for variable in (name, name.upper()):
         if (value := os.environ.get(variable)) is not None:
             return Proxy(value.strip(), variable) if value.strip() else None
@@ -51,7 +51,7 @@ def _given(name: str) -> Proxy | None:
 
 
 def _shown(url: str) -> str:
-    """Without user and password."""
+    """The URL without user and password."""
     before, _, place = url.rpartition("@")
     scheme, separator, _ = before.partition("://")
     return f"{scheme}{separator}{place}" if separator else place

@@ -1,7 +1,7 @@
 """Signatures over operator versions: Ed25519 over a small JSON text that names operator, version and digest.
 
 A signature is an OCI artifact attached to the image's manifest: its layer is the text, its annotations hold the signature
-and the key's id. Who signs needs the private key, who checks the public one; keys are PEM files.
+and the key's id. Signing needs the private key, verifying the public one; keys are PEM files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIGNATURE, KEY = "dev.udo.signature", "dev.udo.key"
 
 
 def new_key(path: Path) -> str:
-    """Write a new private key to `path`, readable by its owner only, and the public one to `path`.pub; the key's id."""
+    """Write a new private key to `path`, readable by its owner only, and the public key to `path`.pub; returns the key's id."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -45,17 +45,17 @@ def new_key(path: Path) -> str:
 
 
 def public_path(path: Path) -> Path:
-    """Where the public half of a private key lies."""
+    """The path of the public key of a private one."""
     return path.with_name(f"{path.name}.pub")
 
 
 def key_id(key: PublicKey) -> str:
-    """sha256 of the public key's 32 bytes."""
+    """The sha256 of the public key's 32 bytes."""
     return f"sha256:{hashlib.sha256(key.public_bytes_raw()).hexdigest()}"
 
 
 def load_private(path: Path) -> PrivateKey:
-    """The private key in this file; UsageError if it is none."""
+    """The private key in this file; NotFound if there is no file, UsageError if it holds no Ed25519 private key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -72,7 +72,7 @@ def load_private(path: Path) -> PrivateKey:
 
 
 def load_trusted(directory: Path) -> list[PublicKey]:
-    """The public keys `*.pub` in this directory; UsageError if there is none or one that is no key."""
+    """The public keys `*.pub` in this directory; UsageError if there are none, or if a file holds no Ed25519 public key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -94,18 +94,18 @@ def load_trusted(directory: Path) -> list[PublicKey]:
 
 
 def payload(name: str, version: str, digest: str) -> bytes:
-    """What is signed."""
+    """The text that is signed."""
     return json.dumps({"digest": digest, "name": name, "version": version}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def sign(key: PrivateKey, name: str, version: str, digest: str) -> tuple[bytes, dict[str, str]]:
-    """(what is signed, annotations with the signature)."""
+    """(signed text, annotations with the signature)."""
     text = payload(name, version, digest)
     return text, {SIGNATURE: base64.b64encode(key.sign(text)).decode(), KEY: key_id(key.public_key())}
 
 
 def signer(trusted: Iterable[PublicKey], annotations: Mapping[str, object], name: str, version: str, digest: str) -> str | None:
-    """The id of the trusted key that has signed this version, if these annotations are its signature."""
+    """The id of the trusted key with which this version was signed, by these annotations; None if there is none."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -1,4 +1,4 @@
-"""Replaces a slot's log whose keys an operator has corrupted by an empty one. For this slot it is as if the queue server had been lost.
+"""Replaces the log of a slot whose keys an operator has corrupted by an empty one, as if the queue server had been lost for this slot.
 
 Unanswered frames and all lanes are lost: each attempt fails with LaneExpired and is retried on the state of the newest checkpoint, which
 stays. Instances that were attached to the slot are fenced.
@@ -17,7 +17,7 @@ from udo_protocol.state import checkpoints, rewinding
 
 
 def begin(state: Connection, queue: Connection, prefix: str, *, keyed: bool) -> None:
-    """Empty the log of the slot with this prefix. Fenced if an instance with a newer token owns the slot."""
+    """Replace the log of the slot with this prefix by an empty one. Fenced if an instance with a newer token owns the slot."""
     token = next_token(state, prefix)
     _fenced_or(state, prefix, "udo_promote", token)
     # The new log begins after every number that the old one can have used, since dead letters and cuts refer to old frames by number.

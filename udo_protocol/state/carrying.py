@@ -1,6 +1,6 @@
-"""What a slot has handed over in a move (moving.py), carried to the state server of another node. Every step may be repeated.
+"""Copies the key groups that a slot has handed over in a move (moving.py) to the state server of another node. Every step may be repeated.
 
-It is copied key by key, each under a name of this copy, which ends by itself if it is not made whole. The last step brings all of it to
+They are copied key by key under names of this copy, which expire if the copy is not completed. The last step gives all of them to
 the slot, once for each version of the map: a copy that comes late changes nothing.
 """
 
@@ -13,18 +13,18 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.state import moving, savepoints, untrusted
 from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 
-# Bytes of one message between nodes; a larger value goes on in the next.
+# Bytes of one message between nodes; a larger value continues in the next.
 PART_BYTES = 1 << 20
-# A copy that is not made whole is removed after this time: no copy takes as long.
+# A copy that is not completed is removed after this time: no copy takes as long.
 _COPY_MS = 3_600_000
 _SYNC_MS = 10_000
 
-# A key by its name behind the prefix of its kind, and its value as DUMP has it.
+# A key's name without the prefix, and its value in the form of DUMP.
 Carried = tuple[str, bytes]
 
 
 def handed_over(state: Connection, prefix: str, version: int) -> Iterator[Carried]:
-    """All keys of what the slot has handed over by that version."""
+    """All keys that the slot has handed over by that version of the map."""
     name = moving.handed_over(version)
     top = savepoints.at(prefix, name)
     (sessions,) = untrusted.read(state, ("HKEYS", f"{top}sessions"))
@@ -46,19 +46,19 @@ def _dumped(state: Connection, key: str, name: str) -> Iterator[Carried]:
 
 
 def is_taken(state: Connection, prefix: str, version: int) -> bool:
-    """Whether what was handed over by that version has been brought to the slot."""
+    """Whether the slot has received what was handed over by that version."""
     return taken(state, prefix) >= version
 
 
 def taken(state: Connection, prefix: str) -> int:
-    """The last version by which something was; 0: none."""
+    """The last version by which the slot has received key groups; 0: none."""
     return int(state.call("GET", f"{prefix}taken") or 0)
 
 
 def take(state: Connection, prefix: str, version: int, copy: str, carried: Iterable[Carried]) -> None:
-    """Bring all of it to the slot, durably; `copy`: a name that no other one has. ProtocolError if a part of it is missing.
+    """Write `carried` to the slot, durably; `copy`: a name that no other copy has. ProtocolError if a part is missing.
 
-    Of what was brought before, nothing is read from `carried`.
+    If the slot has received that version before, `carried` is not read.
     """
     whole = is_taken(state, prefix, version)
     if not whole:
@@ -71,5 +71,5 @@ def take(state: Connection, prefix: str, version: int, copy: str, carried: Itera
 
 
 def forget(state: Connection, prefix: str, version: int) -> None:
-    """The other slot has it: remove what was handed over."""
+    """Remove what was handed over, since the other slot has it."""
     state.call("FCALL", "udo_handed_on", 1, prefix, version)

@@ -1,9 +1,9 @@
 """The changelog of a keyed slot: one entry for each checkpoint of its owner, in order, kept while there are readers.
 
-An entry has a head and one part for each key group that the checkpoint wrote. A reader of some key groups is sent only their parts.
+An entry has a head and one part for each key group that the checkpoint wrote. A reader of some key groups gets only their parts.
 
-The owner appends the entry in the transaction that writes the checkpoint. A reader first joins, then reads the state in many steps. What
-it reads may be newer than the position at which it joined, but no later entry is missing, and since entries hold whole values, applying
+The owner appends the entry in the transaction that writes the checkpoint. A reader first joins, then reads the state in many steps. That
+state may be newer than the position at which it joined, but no later entry is missing, and since entries hold whole values, applying
 one twice does no harm. There may be any number of readers (the standby of an update, a canary, diffs). Each has a lease, and entries are
 kept for a reader that is at most CHANGELOG_BYTES behind; one that falls further behind has to load again. Positions are bytes since the
 first entry.
@@ -18,9 +18,9 @@ from udo_protocol.errors import Fenced
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 
-# For this long entries are kept for a reader that died; a reader renews its lease after a third of it.
+# Entries are kept this long for a reader that died; a reader renews its lease after a third of it.
 LEASE_MS = 30_000
-# Entries kept for the reader that is furthest behind. Loading state of 1 GB takes seconds, in which an owner writes a few megabytes.
+# Bytes of entries kept for the reader that is furthest behind. Loading 1 GB of state takes seconds, in which an owner writes a few MB.
 CHANGELOG_BYTES = 64 << 20
 # The highest sequence number of a stream's entries: a range that begins after it begins with the next checkpoint.
 _LAST_PART = (1 << 64) - 1
@@ -46,7 +46,7 @@ def join(state: Connection, prefix: str, name: str) -> int:
 
 
 def hold(state: Connection, prefix: str, name: str, position: int) -> None:
-    """Renew the lease and say that entries up to `position` have been read. Fenced if later entries may be missing."""
+    """Renew the lease and report that entries up to `position` have been read. Fenced if later entries may be missing."""
     left = int(state.call("FCALL", "udo_hold", 1, prefix, name, position, LEASE_MS))
     if left <= 0:
         raise Fenced(gone(prefix, name, left))
@@ -63,7 +63,7 @@ def leaving(prefix: str, name: str) -> Sequence[Arg]:
 
 
 def appending(prefix: str, entry: LoggedCheckpoint) -> Sequence[Arg]:
-    """The command that appends an entry; for the owner's transaction that writes the checkpoint."""
+    """The command that appends an entry, for the owner's transaction that writes the checkpoint."""
     return ("FCALL", "udo_append", 1, prefix, CHANGELOG_BYTES, entry.head, *(word for part in entry.parts for word in part))
 
 

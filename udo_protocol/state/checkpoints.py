@@ -12,13 +12,13 @@ from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import changelog, replication, untrusted
 from udo_protocol.state.changelog import LoggedCheckpoint
 
-# A write is repeated if the changelog has got its first reader meanwhile.
+# A write is repeated if the changelog has got its first reader in the meantime.
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint covers: frames up to `seq` in the log of the queue server run `run_id`, and answers not yet emitted.
+    """The extent of a checkpoint: frames up to `seq` in the log of the queue server run `run_id`, and answers not yet emitted.
 
     `riding`: the answers to the last of these frames, as (lane, frame). They were made durable with the state, and the next owner emits
     them if this one dies before it does.
@@ -76,7 +76,7 @@ def _write_as_owner(
     wait_ms: int,
     entry: Callable[[], LoggedCheckpoint] | None = None,
 ) -> bool:
-    """Whether the slot has replicas."""
+    """Run the commands in one transaction, fenced, logged and durable; returns whether the slot has replicas."""
     looks = [f"{prefix}{name}" for name in ("owner", "reading", "replicas")]
     for _ in range(_TRIES):
         state.send([("WATCH", *looks), ("MGET", *looks)])
@@ -113,7 +113,7 @@ def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
 
 
 def pinned_checkpoint(state: Connection, prefix: str, savepoint: str) -> Checkpoint:
-    """What a savepoint covers, without riding answers; Checkpoint() if there is no such savepoint."""
+    """The checkpoint that a savepoint holds, without riding answers; Checkpoint() if there is no such savepoint."""
     key = f"{prefix}savepoint:{savepoint}"
     (covers,) = untrusted.read(state, ("HGET", key, "ckpt"))
     return Checkpoint(*_covers(covers, key)) if covers else Checkpoint()
@@ -126,13 +126,13 @@ def _covers(text: bytes, key: str) -> tuple[int, str]:
 
 
 def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", plan: int = 0) -> int:
-    """The number of a run in the order of its session's runs, from 1: that of their plans, the same on every slot.
+    """The number of a run among its session's runs, from 1, in the order of their plans; the same on every slot.
 
     Raises TwoProducers for a second call in one run, and Stale for a run that is first seen after a run of a later plan. If runs were
-    ordered by arrival, a late task of a dead driver would make its successor's tasks stale for ever (tests/model, runs_in_start_order).
+    ordered by arrival, a late task of a dead driver would make its successor's tasks stale forever (tests/model, runs_in_start_order).
     """
     asked: Sequence[Arg] = ("FCALL", "udo_run", 1, prefix, session, run, call, plan)
-    # A run that is new is logged for the slot's replicas.
+    # A new run is logged for the slot's replicas.
     there = state.call("HEXISTS", f"{prefix}runs:{session}", run)
     order, known = state.call(*asked) if there else replication.write(state, prefix, [asked])[0]
     if order < 0:
@@ -148,7 +148,7 @@ def run_order(state: Connection, prefix: str, session: str, run: str, call: str 
 
 
 def runs(state: Connection, prefix: str) -> dict[str, dict[str, str]]:
-    """For each session its runs as they are stored: run -> its place in their order, its plan, its call."""
+    """Each session's runs as stored: run -> `order plan call`."""
     found = {}
     for session in map(bytes, state.call("HKEYS", f"{prefix}sessions")):
         flat = state.call("HGETALL", f"{prefix}runs:{session.decode()}")
@@ -157,7 +157,7 @@ def runs(state: Connection, prefix: str) -> dict[str, dict[str, str]]:
 
 
 def know_runs(state: Connection, prefix: str, sessions: Mapping[str, Mapping[str, str]]) -> None:
-    """Know these runs as another slot knows them, beside the own ones."""
+    """Add these runs of another slot to the slot's own ones."""
     for session, known in sessions.items():
         for run, text in known.items():
             state.call("HSETNX", f"{prefix}runs:{session}", run, text)
@@ -169,7 +169,7 @@ def newest_run(state: Connection, prefix: str, session: str) -> int:
 
 
 def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:
-    """Sessions that were dropped or replaced from outside: session -> (seq, run_id). Frames up to that one belong to the former state."""
+    """Sessions that were dropped or replaced from outside: session -> (seq, run_id). Frames up to `seq` belong to the former state."""
     flat = state.call("HGETALL", f"{prefix}cut")
     found = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""Dead letters: events that an operator failed on, stored with the reason. Their content, their names, their form on the state server.
+"""Dead letters: events that an operator failed on, stored with the reason. Their content, names and form on the state server.
 
 A slot has two hashes, name -> letter: `dead` holds final letters, `pending` those of keyed attempts that have not ended and may still be
 undone. Only the slot's owner adds to them.
@@ -21,18 +21,18 @@ FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)
 DEAD, PENDING = "dead", "pending"  # the two hashes
 KEPT = "savepoint:rollback:"  # prefix of copies from before an update that can still be rolled back (rewinding.py)
-# Hash of keyed letters that are to be processed again: name -> '', or the epoch of an ENDed attempt that has done so. They are removed
-# at the END of a later epoch, because until then another attempt at the same epoch has to process them, too.
+# Hash of keyed letters that are to be processed again: name -> '', or the epoch of an ENDed attempt that has processed it. They are removed
+# at the END of a later epoch, because until then another attempt at the same epoch has to process them too.
 REPLAY = "replay"
 _ID_BYTES = 6
-# What a field of a letter is in JSON.
+# The JSON types of a letter's fields.
 _JSON: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "bytes": (str,)}
 
 
 class KeyedName(NamedTuple):
-    """Name of a keyed event: its attempt and its position. The key group tells which later attempt replaces this one.
+    """The name of a keyed event: its attempt and its position. The key group tells which later attempt replaces this one.
 
-    The partition could not: a query that is restarted with another number of partitions sends the group from another partition.
+    The partition does not: a query that is restarted with another number of partitions sends the group from another partition.
     """
 
     session: str
@@ -40,7 +40,7 @@ class KeyedName(NamedTuple):
     group: int
     run: int
     attempt: int
-    number: int  # of the frame in its lane
+    number: int  # the frame's number in its lane
     row: int
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class KeyedName(NamedTuple):
 
 
 class LaneName(NamedTuple):
-    """Name of a stateless event: lane and position. `seq`, in the log of the queue server run `run_id`, tells whether it was answered."""
+    """The name of a stateless event: lane and position. `seq`, in the log of queue server run `run_id`, tells whether it was answered."""
 
     lane: str
     run_id: str
@@ -61,7 +61,7 @@ class LaneName(NamedTuple):
 
 
 def parse_name(text: str) -> KeyedName | LaneName:
-    """The inverse of str(). Sessions and lanes may contain any character."""
+    """Inverse of str(). Sessions and lanes may contain any character."""
     kind, _, rest = text.partition("|")
     if kind == "k":
         session, *numbers = rest.rsplit("|", 6)
@@ -98,7 +98,7 @@ class Letter:
 
     @classmethod
     def decode(cls, data: bytes | bytearray) -> Self:
-        """The inverse; fields that a later version has added are ignored. ValueError if `data` is not a letter."""
+        """Inverse of `encode`; fields that a later version has added are ignored. ValueError if `data` is not a letter."""
         found = json.loads(bytes(data))
         known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
         for name, value in known.items():
@@ -124,7 +124,7 @@ def letter_id(prefix: str, name: str) -> str:
 
 
 def count(state: Connection, prefix: str) -> int:
-    """Number of letters of a slot, including those of attempts that have not ended."""
+    """The number of letters of a slot, including those of attempts that have not ended."""
     return sum(untrusted.read(state, *(("HLEN", prefix + kind) for kind in (DEAD, PENDING))))
 
 

@@ -1,6 +1,6 @@
-"""Which slot of a keyed deployment has which key group: versioned, kept beside the first slot's state, changed by a move (moving.py).
+"""The group map: the slot of each key group of a keyed deployment. Versioned; kept with the first slot's state; moving.py changes it.
 
-A map that nothing has changed is not stored: it spreads the groups evenly over the slots that the deployment has.
+An unchanged map is not stored: it spreads the groups evenly over the slots of the deployment.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.route import Route
 from udo_protocol.state import untrusted
 
-# Of a map that nothing has changed yet.
+# The version of an unchanged map.
 FIRST_VERSION = 1
 
 
 @dataclass(frozen=True)
 class SlotGroups:
-    """`groups`: for each key group the number of its slot. `routes`: each slot, and the version in which it was last given or lost groups:
-    the only one by which it takes frames."""
+    """`groups`: for each key group the number of its slot. `routes`: for each slot the version in which it last got or lost groups,
+    which is the only one by which it takes frames."""
 
     version: int
     routes: dict[int, int]
@@ -28,12 +28,12 @@ class SlotGroups:
 
     @classmethod
     def even(cls, slots: Sequence[int], key_groups: int) -> SlotGroups:
-        """A range of groups for each slot, of the same length as far as that goes."""
+        """A range of groups for each slot, of lengths that differ by at most one."""
         return cls(FIRST_VERSION, dict.fromkeys(slots, 0), tuple(slots[g * len(slots) // key_groups] for g in range(key_groups)))
 
     @property
     def slots(self) -> list[int]:
-        """The slots that there are, also those without a group: every attempt ENDs in each."""
+        """All slots, including those without a group: every attempt ENDs in each."""
         return list(self.routes)
 
     def of(self, slot: int) -> list[int]:
@@ -41,7 +41,7 @@ class SlotGroups:
         return [g for g, number in enumerate(self.groups) if number == slot]
 
     def moved(self, groups: Collection[int], source: int, to: int) -> SlotGroups:
-        """The next version: these groups of `source` are in `to`."""
+        """The next version, with these groups of `source` in `to`."""
         version = self.version + 1
         numbers = tuple(to if g in groups else number for g, number in enumerate(self.groups))
         return SlotGroups(version, {**self.routes, source: version, to: version}, numbers)
@@ -53,27 +53,27 @@ class SlotGroups:
         return SlotGroups(self.version + 1, {n: v for n, v in self.routes.items() if n != slot}, self.groups)
 
     def places(self) -> list[int]:
-        """For each key group the place of its slot in `slots`."""
+        """The place of each key group's slot in `slots`."""
         place = {number: at for at, number in enumerate(self.routes)}
         return [place[number] for number in self.groups]
 
     def route(self, slot: int, prefix: Callable[[int], str]) -> Route:
-        """What a slot tells producers that go by an older map."""
+        """The route that a slot sends to producers that use an older map."""
         slots, versions = tuple(map(prefix, self.routes)), tuple(self.routes.values())
         return Route(self.routes[slot], slots, self.version, tuple(self.places()), versions)
 
     def document(self) -> dict[str, object]:
-        """For JSON."""
+        """The map as a JSON document."""
         return {"version": self.version, "routes": list(self.routes.items()), "groups": self.groups}
 
 
 def key(first: str) -> str:
-    """Where the map of a deployment lies on the state server; `first`: prefix of its first slot."""
+    """The key of a deployment's map on the state server; `first`: the prefix of its first slot."""
     return f"{first}groups"
 
 
 def load(state: Connection, first: str) -> SlotGroups | None:
-    """The stored map; None if the first one is in force."""
+    """The stored map; None if the unchanged one is in force."""
     (text,) = untrusted.read(state, ("GET", key(first)))
     if text is None:
         return None
@@ -83,13 +83,13 @@ def load(state: Connection, first: str) -> SlotGroups | None:
 
 
 def storing(first: str, text: str) -> Sequence[Arg]:
-    """The command that puts a map in force, except in a move, where that is part of the step that brings the state."""
+    """The command that puts a map in force; a move does that in the step that delivers the state."""
     return ("SET", key(first), text)
 
 
 @dataclass(frozen=True)
 class MoveStep:
-    """One cut: these groups go from `source` to the slot `to`, by the map of that version."""
+    """One cut of a move: these groups go from slot `source` to slot `to`, in the map of that version."""
 
     version: int
     source: int
@@ -98,7 +98,7 @@ class MoveStep:
 
 
 def spreading(now: SlotGroups, slots: Sequence[int]) -> list[MoveStep]:
-    """The cuts, in their order, by which the groups are spread evenly over these slots, if nothing else moves groups before."""
+    """The cuts, in order, that spread the groups evenly over these slots, provided that nothing else moves groups before."""
     made: list[MoveStep] = []
     for to, groups in shares(now, slots).items():
         for source in dict.fromkeys(now.groups[g] for g in groups):
@@ -109,7 +109,7 @@ def spreading(now: SlotGroups, slots: Sequence[int]) -> list[MoveStep]:
 
 
 def shares(now: SlotGroups, slots: Sequence[int]) -> dict[int, list[int]]:
-    """What each of these slots is to be given, so that all groups are spread evenly over them and as few as can be move."""
+    """The groups to give to each of these slots to spread all groups evenly over them with as few moves as possible."""
     have = {slot: now.of(slot) for slot in slots}
     free = [g for g, slot in enumerate(now.groups) if slot not in have]
     each, more = divmod(len(now.groups), len(slots))

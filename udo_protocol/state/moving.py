@@ -1,19 +1,20 @@
-"""The steps of a move of key groups between two slots, each one atomic on its server and without effect when it is repeated.
+"""The steps of a move of key groups from a source slot to a target slot, each one atomic on its server and idempotent.
 
-0. `prepare`: the other slot's owner reads the groups ahead, while the source serves them; then the source makes a checkpoint, and the
-   other one reads what that has changed. What it does not have by then, it reads at 5.
-1. `cut` on the source's queue server: frames by an older map are refused from here on, and HANDOVER is the next frame in its log.
-2. The source's owner has answered all before it, and makes a checkpoint that covers it; in the same step the groups leave its state.
-3. `deliver` on the state server: what was handed over is the other slot's to adopt, and the new map is in force.
-4. `cut` on the other slot's queue server: it takes frames by the new map, behind ADOPT in its log.
-5. Its owner answers from here on. Its next checkpoint covers ADOPT; in the same step the groups become part of its state. Until then what
-   was delivered lies there for the next owner, which finds ADOPT in the log again. The node manager sends it twice, so that the owner does
-   not wait for the end of an epoch.
+0. `prepare`: the target's owner reads the groups ahead, while the source serves them; then the source makes a checkpoint, and the
+   target reads the changes. It reads everything that it still lacks at step 5.
+1. `cut` on the source's queue server: from now on frames by an older map are refused, and HANDOVER is the next frame in its log.
+2. The source's owner, having answered all frames before HANDOVER, makes a checkpoint that covers it; in the same step the groups leave its
+   state.
+3. `deliver` on the state server: the groups handed over are the target's to adopt, and the new map is in force.
+4. `cut` on the target's queue server: it takes frames by the new map, after ADOPT in its log.
+5. From now on the target's owner answers. Its next checkpoint covers ADOPT; in the same step the groups become part of its state. Until
+   then the delivered groups stay for the next owner, which finds ADOPT in the log again. The node manager sends ADOPT twice, so that the
+   owner does not wait for the end of an epoch.
 
-Whoever executes a move keeps nothing of it but what is wanted: each step shows on a server whether it was done.
+The executor of a move keeps only its intent: each step shows on a server whether it was done.
 
-Where the other slot is on another node, what was handed over is copied to that node's state server in place of 3 (carrying.py), and the
-registry puts the new map in force; the source's node manager executes all of it, and has the other node's do its part.
+If the target is on another node, step 3 copies the groups to that node's state server (carrying.py), and the registry puts the new map in
+force; the source's node manager executes the move, and calls the target's node manager for its part.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from udo_protocol.queue.route import Route
 from udo_protocol.state import group_map, savepoints, untrusted
 from udo_protocol.state.group_map import SlotGroups
 
-# Of the frames that are not a producer's; their numbers are versions of the map.
+# The lane of frames that come from no producer; their numbers are versions of the map.
 LANE = "udo-move"
 _SYNC_MS = 10_000
-# That groups were read ahead is of no use any more when their move has not taken place for so long.
+# How long a preparation stays valid if its move does not take place.
 _PREPARED_MS = 600_000
 
 
 @dataclass(frozen=True)
 class Intent:
-    """What is to be moved, as it is noted before the first step: these key groups are to be in the slot of that number.
+    """The intent of a move, noted before the first step: these key groups are to be in the slot with number `to`.
 
-    `cut`: noted before the cut of that version of the map is made for the first time; from then on the source may have handed over.
-    `node`: that has the slot, of a deployment over nodes.
+    `cut`: the version of the map to be cut, noted before the first cut; from then on the source may have handed over.
+    `node`: the node that has the slot, for a deployment over nodes.
     """
 
     groups: tuple[int, ...]
@@ -52,12 +53,12 @@ class Intent:
 
 
 def handed_over(version: int) -> str:
-    """Name of what the source has handed over, by which it is read like a savepoint."""
+    """The name of the groups that the source has handed over, which can be read like a savepoint."""
     return f"moved-{version}"
 
 
 def adopted(version: int) -> str:
-    """Name of what the other slot is to adopt."""
+    """The name of the groups that the target is to adopt."""
     return f"adopted-{version}"
 
 
@@ -65,17 +66,17 @@ def adopted(version: int) -> str:
 
 
 def prepared(state: Connection, prefix: str, version: int) -> None:
-    """The slot's owner has read the groups ahead."""
+    """Note that the slot's owner has prepared the move."""
     state.call("SET", _info(prefix, f"prepared-{version}"), 1, "PX", _PREPARED_MS)
 
 
 def handing_over(prefix: str, version: int, groups: Sequence[int]) -> list[Arg]:
-    """The command by which these groups leave the state; behind all others of the checkpoint."""
+    """The command that removes these groups from the state; after all others of the checkpoint."""
     return ["FCALL", "udo_hand_over", 1, prefix, version, *groups]
 
 
 def taking_in(prefix: str, version: int) -> list[Arg]:
-    """The command by which what was delivered becomes part of the state; behind all others of the checkpoint."""
+    """The command that makes the delivered groups part of the state; after all others of the checkpoint."""
     return ["FCALL", "udo_take_in", 1, prefix, version]
 
 
@@ -83,13 +84,13 @@ def taking_in(prefix: str, version: int) -> list[Arg]:
 
 
 def note(state: Connection, first: str, intent: Intent | None) -> None:
-    """Durably what is to be moved, before the first step; None: nothing."""
+    """Store the intent durably, before the first step; None removes it."""
     wish: Sequence[Arg] = ("DEL", f"{first}moving") if intent is None else ("SET", f"{first}moving", json.dumps(asdict(intent)))
     _durable(state, wish)
 
 
 def noted(state: Connection, first: str) -> Intent | None:
-    """What is to be moved."""
+    """The stored intent; None if there is none."""
     (text,) = untrusted.read(state, ("GET", f"{first}moving"))
     if text is None:
         return None
@@ -100,17 +101,17 @@ def noted(state: Connection, first: str) -> Intent | None:
 
 
 def put(state: Connection, first: str, new: SlotGroups, *, only_if_none: bool = False) -> None:
-    """Put a map in force by which no group has another slot; `only_if_none`: unless one is stored."""
+    """Put a map in force that moves no group; `only_if_none`: unless a map is stored."""
     _durable(state, [*group_map.storing(first, json.dumps(new.document())), *(["NX"] if only_if_none else [])])
 
 
 def prepare(queue: Connection, prefix: str, version: int, groups: Sequence[int], source: int) -> int:
-    """Let the slot's owner read these groups of the slot `source` ahead, or once more what has changed since. The number of the frame."""
+    """Let the slot's owner read these groups of slot `source` ahead, or read later changes. Returns the number of the frame."""
     return _tell(queue, prefix, Header(lane=LANE, number=version, kind=PREPARE, groups=groups, partition=source))
 
 
 def prepare_source(queue: Connection, prefix: str, version: int) -> int:
-    """Let the source's owner make a checkpoint, so that little is left for the one at the cut. The number of the frame that it covers."""
+    """Let the source's owner make a checkpoint, so that little is left for that at the cut. Returns the number of the frame it covers."""
     return _tell(queue, prefix, Header(lane=LANE, number=version, kind=PREPARE))
 
 
@@ -121,7 +122,7 @@ def _tell(queue: Connection, prefix: str, header: Header) -> int:
 
 
 def not_prepared(state: Connection, prefix: str, version: int) -> None:
-    """Forget that the source has made its checkpoint for this move, so that it says so again."""
+    """Forget that the source has made its checkpoint for this move, so that it reports the next one."""
     state.call("DEL", _info(prefix, f"prepared-{version}"))
 
 
@@ -131,9 +132,9 @@ def is_prepared(state: Connection, prefix: str, version: int) -> bool:
 
 
 def cut(queue: Connection, prefix: str, route: Route, groups: Sequence[int] | None, *, again: bool = False) -> tuple[int, int]:
-    """Let the slot take frames by this route only, from this moment on, which HANDOVER of `groups` (None: ADOPT) marks in its log.
+    """Let the slot take frames only by this route from now on; HANDOVER of `groups` (None: ADOPT) marks this moment in its log.
 
-    Answers the number of that frame, and the last answered one. `again`: its log has lost the frame.
+    Returns the number of that frame, and of the last answered one. `again`: the log has lost the frame.
     """
     kind, numbers = (ADOPT, ()) if groups is None else (HANDOVER, groups)
     frame = b"".join(map(bytes, encode(Header(lane=LANE, number=route.version, kind=kind, groups=numbers))))
@@ -143,17 +144,17 @@ def cut(queue: Connection, prefix: str, route: Route, groups: Sequence[int] | No
 
 
 def is_handed_over(state: Connection, prefix: str, version: int) -> bool:
-    """Whether the source's groups have left its state, and wait to be delivered."""
+    """Whether the groups have left the source's state, and wait to be delivered."""
     return bool(state.call("EXISTS", _info(prefix, handed_over(version))))
 
 
 def is_adopted(state: Connection, prefix: str, version: int) -> bool:
-    """Whether nothing that was delivered to the slot is left to become part of its state."""
+    """Whether all groups delivered to the slot have become part of its state."""
     return not bool(state.call("EXISTS", _info(prefix, adopted(version))))
 
 
 def deliver(state: Connection, source: str, to: str, first: str, new: SlotGroups) -> None:
-    """Bring what `source` has handed over to the slot `to`, and put the map in force."""
+    """Deliver the groups that `source` has handed over to the slot `to`, and put the map in force."""
     with untrusted.reading(f"{source}savepoint:{handed_over(new.version)}", "what was handed over"):
         _durable(state, ("FCALL", "udo_deliver", 1, source, to, new.version, group_map.key(first), json.dumps(new.document())))
 

@@ -1,7 +1,7 @@
 """How the key groups of a slot are stored on the state server. All readers of stored state use this module.
 
 The values of a group are a **piece**: a base (`g:{piece}`), which never changes, and the changes after it (`d:{piece}`), to which entries
-are only appended. The **manifest** of a session (`m:{session}`) names for each group its piece and the number of changes that count. So a
+are only appended. The **manifest** of a session (`m:{session}`) names for each group its piece and the number of changes that count. Thus a
 manifest describes the state of one checkpoint, and its pieces can be read later, as long as they exist: a savepoint (savepoints.py) keeps
 them, and a reader without a savepoint reads the manifest again when a piece has been replaced.
 """
@@ -16,14 +16,14 @@ from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import savepoints, untrusted
 
-# Read in one transaction: the owner writes at the same time and must not wait long.
+# Bytes read in one transaction: the owner writes at the same time and must not wait long.
 _READ_BYTES = 1 << 20
-# Times that a manifest is read. Each checkpoint replaces a piece at most once, so a piece that is missing this often is really missing.
+# How often a manifest is read. Each checkpoint replaces a piece at most once, so a piece that is missing this often is really missing.
 _LOOKS = 100
 
 
 class PiecePlace(NamedTuple):
-    """Where a group's values are stored: the piece, the number of its changes that count, the sizes. A new group has no piece."""
+    """The location of a group's values: the piece, the number of its changes that count, the sizes. A new group has no piece."""
 
     piece: str = ""
     changes: int = 0
@@ -32,13 +32,13 @@ class PiecePlace(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the base and the changes."""
+        """The size of the base and the changes."""
         return self.base_bytes + self.change_bytes
 
 
 @dataclass
 class StoredGroup:
-    """One key group as it is stored. `meta`: label, END flag, undo, candidate (udo_runtime/state/groups.py, `Group.meta`)."""
+    """One key group as stored. `meta`: label, END flag, undo, candidate (udo_runtime/state/groups.py, `Group.meta`)."""
 
     meta: bytes = b""
     base: bytes | None = None
@@ -52,7 +52,7 @@ def entry(place: PiecePlace, meta: bytes) -> bytes:
 
 
 def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
-    """The inverse of `entry`; SlotBroken names `key` if `data` is not an entry."""
+    """Inverse of `entry`; SlotBroken names `key` if `data` is not an entry."""
     with untrusted.reading(key, "`piece changes base_bytes change_bytes meta`"):
         piece, *numbers, meta = bytes(data).split(b" ", 4)
         changes, base, change = (untrusted.number(n, key) for n in numbers)
@@ -62,7 +62,7 @@ def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
 def writing(
     prefix: str, session: str, number: int, meta: bytes, place: PiecePlace, base: bytes | None, changes: Sequence[bytes]
 ) -> list[list[Arg]]:
-    """The commands that store a group: as a new piece with this `base`, or with `changes` appended to its present piece."""
+    """The commands that store a group: as a new piece with this `base`, or with `changes` appended to its current piece."""
     commands: list[list[Arg]] = []
     if base is not None:
         commands += [_replaced(prefix, session, [number]), ["SET", f"{prefix}g:{place.piece}", base]]
@@ -77,7 +77,7 @@ def removing(prefix: str, session: str, numbers: Collection[int]) -> list[list[A
 
 
 def _replaced(prefix: str, session: str, numbers: Sequence[int]) -> list[Arg]:
-    """The command that removes the groups' present pieces, except those that a savepoint names."""
+    """The command that removes the groups' current pieces, except those that a savepoint names."""
     return ["FCALL", "udo_replaced", 1, prefix, session, savepoints.MOST_BYTES, *numbers]
 
 
@@ -98,8 +98,8 @@ def read(
 ) -> Iterator[tuple[int, StoredGroup]]:
     """(number, group) for all groups of a session, or for `groups` and those that hold event times (numbers below 0).
 
-    Each group is as one checkpoint left it. With `savepoint`, or if nobody writes meanwhile, it is the same checkpoint for all groups.
-    `between` is called between reads, such as to renew a lease. Raises Conflict if the savepoint was given up, SlotBroken if keys are
+    Each group is in the state of one checkpoint; with `savepoint`, or if nobody writes in the meantime, of the same one for all groups.
+    `between` is called between reads, e.g. to renew a lease. Raises Conflict if the savepoint was given up, SlotBroken if keys are
     corrupted.
     """
     key = f"{savepoints.at(prefix, savepoint)}m:{session}"
@@ -113,7 +113,7 @@ def read(
             return
         flat, found = untrusted.read(state, ("HMGET", key, *left), most_bytes=untrusted.STATE_BYTES)[0], {}
         for n, data in zip(left, flat, strict=True):
-            if data is not None:  # else the group was dropped meanwhile
+            if data is not None:  # else the group was dropped in the meantime
                 found[n] = parsed(data, key)
         left = []
         for part in _parts(found):

@@ -1,7 +1,7 @@
-"""Where the slots of a deployment over nodes are, and which of them has which key group: versioned, kept by the registry.
+"""The placement of a deployment over nodes: the node of each slot, and the slot of each key group. Versioned, kept by the registry.
 
-A slot is known by its place among all slots; to producers by its node and its place among the slots of that node, which stays while others
-come and go. The key groups are spread evenly until a move has changed that.
+A slot is identified by its place among all slots; for producers by its node and its ordinal among the slots of that node, which stays while
+other slots come and go. The key groups are spread evenly until a move changes that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from udo_protocol.state.group_map import SlotGroups
 
 @dataclass(frozen=True)
 class PendingMove:
-    """What becomes version `version` of the map: `node` hands these groups over from the slot in place `source` to that in place `to`."""
+    """A move that results in version `version` of the map: `node` hands these groups over from the slot in place `source` to place `to`."""
 
     version: int
     node: str
@@ -26,20 +26,20 @@ class PendingMove:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> PendingMove:
-        """As `document` has it."""
+        """Inverse of `document`."""
         numbers = (int(found["source"]), int(found["to"]), tuple(map(int, found["groups"])))
         return cls(int(found["version"]), str(found["node"]), *numbers)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data in the form of a JSON document."""
         return {"version": self.version, "node": self.node, "source": self.source, "to": self.to, "groups": list(self.groups)}
 
 
 @dataclass(frozen=True)
 class PendingStep:
     """A step that the manager of `application` granted by decision `number` of a segment of its journal, at `at_s`: the slot in place
-    `source`, of `node`, gives key groups away, and goes then unless the step is a scale-out. `to`: place of the slot that was added for
-    them; None: none was. `groups`: of a scale-out, those that go there; else all go. `gone`: the slot has gone; the node is to follow."""
+    `source`, on `node`, gives key groups away and, unless the step is a scale-out, is then removed. `to`: the place of the slot that was
+    added for them, or None. `groups`: those that a scale-out moves; other steps move all. `gone`: the slot is gone; its node follows."""
 
     application: str
     segment: int
@@ -54,11 +54,11 @@ class PendingStep:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> PendingStep:
-        """As `document` has it."""
+        """Inverse of `document`."""
         return cls(**{**found, "groups": tuple(found["groups"])})
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data in the form of a JSON document."""
         return {**asdict(self), "groups": list(self.groups)}
 
 
@@ -66,9 +66,9 @@ class PendingStep:
 class Replication:
     """The replicas of a deployment's slots, each on a node other than the slot's, as the registry decides (registry/domain/replicas.py).
 
-    `wanted`: how many each slot is to have. `disks`: of each node that is named here, which disk is meant (its incarnation). By place:
+    `wanted`: how many replicas each slot is to have. `disks`: for each named node the disk that is meant (its incarnation). By place:
     `counted`, nodes that hold all that was ENDed; `joining`, nodes that do not yet, with the version that named them; `terms`, the
-    version by which the slot came to its node. `lost`: nodes whose slots nobody holds.
+    version by which the slot came to its node. `lost`: lost nodes whose slots no live node holds.
     """
 
     wanted: int
@@ -80,7 +80,7 @@ class Replication:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Replication:
-        """As `document` has it."""
+        """Inverse of `document`."""
         return cls(
             int(found["wanted"]),
             dict(found["disks"]),
@@ -91,20 +91,20 @@ class Replication:
         )
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data in the form of a JSON document."""
         lists = {"counted": [list(c) for c in self.counted], "joining": [dict(j) for j in self.joining], "terms": list(self.terms)}
         return {"wanted": self.wanted, "disks": dict(self.disks), **lists, "lost": list(self.lost)}
 
     def named(self, place: int) -> set[str]:
-        """The nodes that are replicas of the slot in that place, or become replicas."""
+        """The nodes that are, or are becoming, replicas of the slot in that place."""
         return {*self.counted[place], *self.joining[place]}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """`nodes`: of each slot. `made`: another one for another deployment of the same name. `stored`: the map, which slots are named in by
-    their places; None: even. `moving`: a move that has begun and is not done. `ordinals`: of each slot, its place among the slots of its
-    node; None: in the order of the places. `step`: an application's, that has begun and is not done."""
+    """`nodes`: the node of each slot. `made`: differs between deployments of the same name. `stored`: the map, in which slots are named by
+    their places; None: even. `moving`: a move under way. `ordinals`: the place of each slot among the slots of its node; None: in the
+    order of the places. `step`: an application's step under way."""
 
     version: int
     nodes: tuple[str, ...]
@@ -118,7 +118,7 @@ class Placement:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any], *, keyed: bool) -> Placement:
-        """As the registry says it."""
+        """The placement in the registry's document."""
         version, groups, pending = int(found["version"]), found.get("groups"), found.get("moving")
         stored = SlotGroups(version, {int(k): int(v) for k, v in found["routes"]}, tuple(map(int, groups))) if groups else None
         moving = PendingMove.parse(pending) if pending else None
@@ -131,7 +131,7 @@ class Placement:
         )
 
     def document(self) -> dict[str, Any]:
-        """For JSON: what `parse` takes."""
+        """The document that `parse` takes, for JSON."""
         found: dict[str, Any] = {"version": self.version, "nodes": list(self.nodes), "made": self.made}
         if self.stored:
             found |= {"groups": list(self.stored.groups), "routes": [list(r) for r in self.stored.routes.items()]}
@@ -144,15 +144,15 @@ class Placement:
         return found | ({"moving": self.moving.document()} if self.moving else {})
 
     def newer(self, other: Placement) -> bool:
-        """Whether this takes the place of the other one, of the same name."""
+        """Whether this placement replaces `other`, of a deployment of the same name."""
         return self.made != other.made or self.version >= other.version
 
     def map(self, key_groups: int) -> SlotGroups:
-        """Which slot, by its place, has which key group."""
+        """The group map, with slots by their places."""
         return self.stored or SlotGroups.even(range(len(self.nodes)), key_groups)
 
     def changed(self, new: SlotGroups) -> Placement:
-        """By this map, which is of the next version."""
+        """The placement with this map, which has the next version."""
         return replace(self, version=new.version, stored=new)
 
     def of(self, node: str) -> list[int]:
@@ -164,11 +164,11 @@ class Placement:
         return self.ordinals[place] if self.ordinals else self.nodes[:place].count(self.nodes[place])
 
     def name(self, place: int) -> str:
-        """Of the slot, as producers are told it."""
+        """The slot's name for producers."""
         return f"{self.nodes[place]}/{self.ordinal(place)}"
 
     def require_no_replicas(self, name: str, what: str) -> None:
-        """Conflict for what cannot be done to a deployment that has replicas."""
+        """Raise Conflict, saying `what` is not possible, if the deployment has replicas."""
         copies = self.replication
         if copies is not None and (copies.wanted or any(copies.named(place) for place in range(len(self.nodes)))):
             raise Conflict(
@@ -177,7 +177,7 @@ class Placement:
             )
 
     def on(self, node: str, slots: Sequence[int], key_groups: int) -> SlotGroups:
-        """The part of the map of one node, whose slots have these numbers; -1 for slots on other nodes."""
+        """The map of one node, whose slots have these numbers; -1 for slots on other nodes."""
         known = self.map(key_groups)
         number = dict(zip(self.of(node), slots, strict=False))
         routes = {number[place]: version for place, version in known.routes.items() if place in number}

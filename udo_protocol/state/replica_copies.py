@@ -1,8 +1,8 @@
-"""What a replica (replication.py) of a slot holds: a copy of the slot's state, brought whole, and the writes that follow it.
+"""The content of a slot's replica (replication.py): a complete copy of the slot's state, and the writes that follow it.
 
-A copy is a savepoint of the slot, read while the owner goes on. It is written under a prefix of its own, so that an older copy of the same
-slot stays whole until this one is, and says of which log it is and up to where. Nothing that comes from another node is executed
-but the commands by which owners change state, on the keys of this copy.
+A copy is a savepoint of the slot, read while the owner continues. It is written under a prefix of its own, so that an older copy of the
+same slot stays complete until this one is, and it notes its log and its position in it. Of all that comes from another node, only commands
+by which owners change state are executed, and only on the keys of this copy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from udo_protocol.state.carrying import Carried
 from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 from udo_protocol.state.replication import START, LoggedWrites
 
-# By which owners, and the node managers beside them, change the state of a slot.
+# Commands by which owners, and the node managers of their nodes, change the state of a slot.
 _WRITES = frozenset((b"SET", b"DEL", b"HSET", b"HSETNX", b"HDEL", b"RPUSH", b"PEXPIRE"))
 _FUNCTIONS = frozenset((b"udo_replaced", b"udo_run"))
-# What a standby of an update leaves behind, which no replica has.
+# Functions that a standby of an update calls at its end; a replica has no standbys.
 _IGNORED = frozenset((b"udo_leave",))
 _KINDS = ("m:", "g:", "d:", "runs:")
 _NAMES = frozenset(("sessions", DEAD, PENDING, REPLAY))
@@ -30,7 +30,7 @@ _SCAN = 1000
 
 
 class Held(NamedTuple):
-    """Of which log a copy is, and up to which position."""
+    """The log that a copy follows, and the position that it has reached."""
 
     log: str
     position: str
@@ -40,10 +40,10 @@ class Held(NamedTuple):
 
 
 def copying(state: Connection, prefix: str, node: str) -> Iterator[Carried]:
-    """The slot's state as of one moment, key by key; first `log position token`, without a name. Conflict if it has no replicas.
+    """The slot's state at one moment, key by key; first `log position token`, without a name. Conflict if the slot has no replicas.
 
-    The log is kept for the copy by now (replication.pin). The token is the last one given out: no owner of a copy may have it again, since
-    owners name pieces by it.
+    The log must already be kept for the copy (replication.pin). The token is the last one given out: no owner of a copy may get it again,
+    since owners name pieces by it.
     """
     known = replication.replicas(state, prefix)
     if known is None:
@@ -89,7 +89,7 @@ def _dumped(state: Connection, key: str, name: str) -> Iterator[Carried]:
 
 
 def scanned(state: Connection, pattern: str) -> Iterator[str]:
-    """The keys of that pattern."""
+    """The keys that match the pattern."""
     cursor: bytes | str = "0"
     while True:
         cursor, found = state.call("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN)
@@ -102,7 +102,7 @@ def scanned(state: Connection, pattern: str) -> Iterator[str]:
 
 
 def received(state: Connection, prefix: str, carried: Iterable[Carried]) -> Held:
-    """Write a copy under a prefix that nothing has used yet. ProtocolError if it is not whole. Durable when it returns."""
+    """Write a copy under an unused prefix; durable when it returns. ProtocolError if the copy is incomplete."""
     at = None
     for name, value in carried:
         if not name:
@@ -123,7 +123,7 @@ def received(state: Connection, prefix: str, carried: Iterable[Carried]) -> Held
 
 
 def _only_counted(state: Connection, prefix: str, session: str) -> None:
-    """The owner may have appended changes that the manifest does not count: they come with the log."""
+    """Remove changes that the owner appended but the manifest does not count: they come again with the log."""
     (manifest,) = untrusted.read(state, ("HGETALL", f"{prefix}m:{session}"), most_bytes=untrusted.STATE_BYTES)
     for entry in map(bytes, manifest[1::2]):
         place, _ = pieces.parsed(entry, f"{prefix}m:{session}")
@@ -135,7 +135,7 @@ def _only_counted(state: Connection, prefix: str, session: str) -> None:
 
 
 def held(state: Connection, prefix: str) -> Held:
-    """Of a copy that is whole; of none: ('', START)."""
+    """The log and position of a complete copy; ('', START) if there is none."""
     log, position = state.call("HMGET", f"{prefix}replica", "log", "position")
     if log is None:
         return Held("", START)
@@ -147,9 +147,9 @@ def _note(state: Connection, prefix: str, at: Held) -> None:
 
 
 def execute(state: Connection, prefix: str, source: str, writes: Sequence[LoggedWrites]) -> str:
-    """Write what follows, as far as it is whole, in one transaction; up to which position. Durable when it returns.
+    """Execute these writes, which must be complete transactions, in one transaction; durable when it returns. Returns the new position.
 
-    Conflict if it is not to be had in this way: the slot's state was replaced by another one.
+    Conflict if the slot has to be copied again, since its state was replaced by another one.
     """
     commands: list[Sequence[Arg]] = []
     for entry in writes:
@@ -170,7 +170,7 @@ def _mapped(command: list[bytes], source: str, prefix: str) -> list[Arg]:
             raise Conflict(f"{command[1].decode()} replaces the state of {source}: it has to be copied again")
         return [*command[:3], prefix, *command[4:]]
     name = command[1].decode().removeprefix(source)
-    if name.startswith("savepoint:"):  # of a rollback, for which no replica keeps anything
+    if name.startswith("savepoint:"):  # a rollback's, which replicas do not keep
         return ["EXISTS", prefix]
     if what not in _WRITES or not command[1].startswith(source.encode()) or not _known(name):
         raise ProtocolError(f"{what.decode('ascii', 'replace'):.20} of {name!r:.100} is no write of a slot's owner")

@@ -1,14 +1,14 @@
-"""Replicas of a keyed slot on other nodes: the log of what its owner writes, and who has to hold it before an END is answered.
+"""Replicas of a keyed slot on other nodes: the log of its owner's writes, and the nodes that must hold it before an END is answered.
 
-While the slot has replicas, each transaction of its owner that changes state is appended to its **replication log** (`replog`, a stream) in
-the same transaction, as the commands that were written. A replica executes them on its own state server under a prefix of its own, so that
-what it has is in the form that an owner starts from. It asks for what follows what it holds (node_manager/replicas), which is how it
-acknowledges that. Node-wide keys and all others of the queue server are not replicated: what they hold is lost with a node as with its
+While the slot has replicas, the commands of each transaction of its owner that changes state are appended to its **replication log**
+(`replog`, a stream) in the same transaction. A replica executes them on its own state server under a prefix of its own, so that its keys
+are in the form from which an owner starts. By asking for the entries after its position (node_manager/replicas) it acknowledges those
+before. Node-wide keys and those of the queue server are not replicated: they are lost with a node as they are with its
 queue server.
 
-`replicas` says by which version of the placement the slot is replicated, the log's name, and which nodes are `required`: a checkpoint
-counts as durable when all of these hold it. Only the node manager writes it, by what the registry says. `replicated`
-has, for each node, the entry up to which it holds the log, and pins in front of copies under way. Positions are the stream's ids.
+The key `replicas` holds the version of the placement by which the slot is replicated, the log's name, and the nodes that are `required`:
+a checkpoint counts as durable when all of these hold it. Only the node manager writes the key, as the registry decides. `replicated`
+has, for each node, the entry up to which it holds the log, and pins that keep the log for copies under way. Positions are stream ids.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from udo_protocol.queue.connection import Arg, Connection, ReplyError
 from udo_protocol.state import untrusted
 
 START = "0-0"
-# Commands of one entry of the stream; a transaction that writes more has several, of which the last says that it is whole.
+# Bytes of commands in one entry of the stream; a larger transaction has several entries, the last of which is marked `whole`.
 _ENTRY_BYTES = 8 << 20
-# Of what a reader is sent at once.
+# Entries sent to a reader at once.
 _ENTRIES = 16
-# Keys that are of no use on another node: they refer to the log of this node's queue server, or name readers of this state server.
+# Keys that are useless on another node: they refer to the log of this node's queue server.
 _OF_THIS_NODE = ("ckpt", "riding", "cut")
 _SYNC_MS = 10_000
-# Between two looks whether the replicas hold an entry: they need two round trips between hosts and a sync of a disk.
+# Pauses between checks whether the replicas hold an entry: they need two round trips between hosts and a sync of a disk.
 _LOOK_INCREMENT_US, _LOOK_CEILING_US = 100, 2_000
 _PIN = "pin:"
-# A write is repeated if the replicas have changed meanwhile.
+# A write is repeated if the replicas have changed in the meantime.
 _TRIES = 5
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """What the node manager has told the slot. `named`: who may read the log; `required`: who has to hold it, a part of them."""
+    """A slot's replicas, as the node manager configured them. `named`: nodes that may read the log; `required`: those that must hold it."""
 
     version: int
     log: str
@@ -51,12 +51,12 @@ class Replicas:
     required: tuple[str, ...]
 
     def document(self) -> str:
-        """As it is stored."""
+        """The JSON text that is stored."""
         return json.dumps({"version": self.version, "log": self.log, "named": self.named, "required": self.required})
 
 
 class LoggedWrites(NamedTuple):
-    """An entry of the log. `token`: of the owner, 0 if the node manager wrote. `whole`: it is the last one of its transaction."""
+    """An entry of the log. `token`: the owner's, 0 if the node manager wrote. `whole`: it is the last entry of its transaction."""
 
     position: str
     commands: list[list[bytes]]
@@ -66,7 +66,7 @@ class LoggedWrites(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplicaName:
-    """A replica as it names itself: of which slot, on which node and disk."""
+    """The identity of a replica: its slot, node and disk."""
 
     deployment: str
     made: int
@@ -76,7 +76,7 @@ class ReplicaName:
 
 
 def order(position: str) -> tuple[int, int]:
-    """A position in the log as numbers that can be compared: milliseconds, and the entry's number within them."""
+    """A position in the log as comparable numbers: milliseconds, and the entry's number within the millisecond."""
     ms, _, seq = position.partition("-")
     return int(ms), int(seq)
 
@@ -85,7 +85,7 @@ def order(position: str) -> tuple[int, int]:
 
 
 def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[list[Arg]]:
-    """The commands that append these writes to the log, for their transaction."""
+    """The commands that append these writes to the log, to be run in the same transaction."""
     parts: list[list[bytes]] = [[]]
     size = 0
     for write in writes:
@@ -107,7 +107,7 @@ def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[li
 
 
 def write(state: Connection, prefix: str, writes: Sequence[Sequence[Arg]]) -> list[Any]:
-    """Run these commands of a node manager in one transaction, which is logged if the slot has replicas; their replies."""
+    """Run these commands of a node manager in one transaction, logged if the slot has replicas; returns their replies."""
     for _ in range(_TRIES):
         state.send([("WATCH", f"{prefix}replicas"), ("EXISTS", f"{prefix}replicas")])
         _, replicated = state.reply(), state.reply()
@@ -133,11 +133,11 @@ def _bytes(arg: Arg) -> bytes:
         return b"%d" % arg
     if isinstance(arg, (list, tuple)):
         return b"".join(map(bytes, arg))
-    return bytes(memoryview(cast(Any, arg)))  # also a large reply, which is a buffer of Arrow's
+    return bytes(memoryview(cast(Any, arg)))  # also a large reply, which is an Arrow buffer
 
 
 def lacking(state: Connection, prefix: str, position: str = "") -> tuple[str, list[str]]:
-    """(position, nodes): who of those that are required does not hold the log up to that position; of '' up to its end."""
+    """(position, nodes): the required nodes that do not hold the log up to that position; '': up to its end."""
     found, held, last = untrusted.read(
         state,
         ("GET", f"{prefix}replicas"),
@@ -156,13 +156,13 @@ def lacking(state: Connection, prefix: str, position: str = "") -> tuple[str, li
 
 
 def lag_bytes(state: Connection, prefix: str) -> int | None:
-    """About how much of the log not all nodes that read it hold; None: the slot has no replicas."""
+    """The approximate size of the log that not all of its readers hold yet; None if the slot has no replicas."""
     there, size = state.transaction([("EXISTS", f"{prefix}replicas"), ("MEMORY", "USAGE", f"{prefix}replog")])
     return int(size or 0) if there else None
 
 
 def await_held(state: Connection, prefix: str, between: Callable[[], None]) -> None:
-    """Wait until all that are required hold what has been written so far. `between` is called between looks, and ends the wait by
+    """Wait until all required nodes hold everything written so far. `between` is called between checks, and ends the wait by
     raising."""
     position, missing = lacking(state, prefix)
     backoff = LinearBackoff(_LOOK_INCREMENT_US, _LOOK_CEILING_US)
@@ -176,7 +176,7 @@ def await_held(state: Connection, prefix: str, between: Callable[[], None]) -> N
 
 
 def replicas(state: Connection, prefix: str) -> Replicas | None:
-    """What the slot has been told; None: it has no replicas."""
+    """The slot's configured replicas; None if it has none."""
     found = state.call("GET", f"{prefix}replicas")
     return None if found is None else _parsed(found)
 
@@ -187,10 +187,10 @@ def _parsed(found: bytes) -> Replicas:
 
 
 def configure(state: Connection, prefix: str, version: int, counted: Collection[str], joining: Mapping[str, int]) -> None:
-    """By that version of the placement these nodes are counted on, and these are to become replicas, each since the version that named
+    """Configure the replicas by that version of the placement: `counted` nodes, and `joining` ones, each with the version that named
     it. Durable when it returns.
 
-    A node that was given up and named again since the slot was told last has to copy it: it may have removed what it had.
+    A node that was given up and named again since the last configuration has to copy the slot: it may have removed its copy.
     """
     old = replicas(state, prefix)
     if old is not None and old.version >= version:
@@ -212,7 +212,7 @@ def configure(state: Connection, prefix: str, version: int, counted: Collection[
 
 
 def require(state: Connection, prefix: str, node: str) -> None:
-    """From here on the node has to hold what is written before an END is answered. Durable when it returns."""
+    """Require from now on that the node holds all writes before an END is answered. Durable when it returns."""
     old = replicas(state, prefix)
     if old is not None and node in old.named and node not in old.required:
         new = replace(old, required=tuple(sorted((*old.required, node))))
@@ -220,9 +220,9 @@ def require(state: Connection, prefix: str, node: str) -> None:
 
 
 def acknowledge(state: Connection, prefix: str, node: str, position: str) -> bool:
-    """The node holds the log up to that position. What all have read is trimmed.
+    """Note that the node holds the log up to that position, and trim entries that all nodes hold.
 
-    False if the log was not kept for it: it was no replica for a while, and has to copy the slot again.
+    False if the log was not kept for the node: it was no replica for a while, and has to copy the slot again.
     """
     if state.call("HMGET", f"{prefix}replicated", node, _PIN + node) == [None, None]:
         return False
@@ -235,13 +235,13 @@ def acknowledge(state: Connection, prefix: str, node: str, position: str) -> boo
 
 
 def pin(state: Connection, prefix: str, node: str) -> None:
-    """Keep what is written from here on for a copy that is about to be made."""
+    """Keep all later entries of the log for a copy that is about to be made."""
     last = state.call("XREVRANGE", f"{prefix}replog", "+", "-", "COUNT", 1)
     state.call("HSET", f"{prefix}replicated", _PIN + node, bytes(last[0][0]) if last else START)
 
 
 def entries(state: Connection, prefix: str, after: str, wait_ms: int) -> list[LoggedWrites]:
-    """What follows that position; waits for it as long as that."""
+    """The entries after that position; waits for them for up to `wait_ms`."""
     found = state.call(
         *("XREAD", "COUNT", _ENTRIES, "BLOCK", wait_ms, "STREAMS", f"{prefix}replog", after),
         timeout_s=wait_ms / 1000 + state.default_timeout_s,
@@ -262,6 +262,6 @@ def _durable(state: Connection, writes: Sequence[Sequence[Arg]]) -> None:
 
 
 def synced(state: Connection) -> None:
-    """Returns when all that this connection has written is on disk."""
+    """Wait until all writes of this connection are on disk."""
     if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
         raise ServerLost(f"the state server on {state.path} did not make a change durable within {_SYNC_MS} ms")

@@ -1,6 +1,6 @@
-"""Rollback to a version that cannot read the state of the newer one: from a savepoint made before the update, and the input since.
+"""Rollback to a version that cannot read the newer version's state: from a savepoint made before the update, and the input since then.
 
-A pin keeps the input in the log. The version that is restored starts from the savepoint and processes the input again without answering.
+A pin keeps the input in the log. The restored version starts from the savepoint and processes the input again without answering.
 Both are bounded: in time by the node manager's rollback window, in bytes by the log (a pin holds at most half of its bound) and by the
 bound of savepoints.
 """
@@ -19,14 +19,14 @@ from udo_protocol.state import savepoints, untrusted
 from udo_protocol.state.checkpoints import load_checkpoint
 
 SAVEPOINT = "rollback"
-# The node manager drops the savepoint when the window ends. Should it be gone for good, the lease ends this much later: long enough for a
-# rollback that began within the window.
+# The node manager drops the savepoint when the window ends. If the node manager is gone for good, the lease ends this much later: long
+# enough for a rollback that began within the window.
 _LEASE_MORE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """The savepoint for a rollback: `info` of who made it, and the frames it covers, up to `seq` in the log of server run `run_id`."""
+    """The savepoint for a rollback: its maker's `info`, and the frames it covers, up to `seq` in the log of server run `run_id`."""
 
     info: Mapping[str, Any]
     seq: int
@@ -34,7 +34,7 @@ class KeptState:
 
 
 def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, Any], window_ms: int) -> None:
-    """Keep the present durable state and the frames after it, for `window_ms`. No instance may own the slot during the call."""
+    """Keep the current durable state and the frames after it, for `window_ms`. No instance may own the slot during the call."""
     covers = load_checkpoint(state, prefix)
     seq = covers.seq if covers.run_id == queue.run_id else 0
     queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, seq + 1, window_ms)
@@ -64,14 +64,14 @@ def gone(state: Connection, prefix: str) -> str:
 
 
 def possible(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the savepoint is of the version with this digest."""
+    """Whether the savepoint belongs to the version with this digest."""
     found = kept(state, prefix)
     return found is not None and bool(found.info["digest"] == digest)
 
 
 def pending(state: Connection, prefix: str, digest: str) -> bool:
-    """Whether the version with this digest has to start from the savepoint: it is of that version, and the newer version has made a
-    checkpoint since, so that the durable state is the newer version's."""
+    """Whether the version with this digest has to start from the savepoint: the savepoint belongs to it, and the newer version has made
+    a checkpoint since, so that the durable state is the newer version's."""
     if not possible(state, prefix, digest):
         return False
     then, now = untrusted.read(state, ("HGET", f"{prefix}savepoint:{SAVEPOINT}", "ckpt"), ("GET", f"{prefix}ckpt"))
@@ -79,7 +79,7 @@ def pending(state: Connection, prefix: str, digest: str) -> bool:
 
 
 def rewind(prefix: str) -> Sequence[Arg]:
-    """The command that replaces the durable state by the savepoint. Only for the transaction of the checkpoint that covers the input since:
+    """The command that replaces the durable state by the savepoint. Only for the transaction of the checkpoint that covers the later input:
     alone, it would leave answered epochs in the log only, where they would be lost with the queue server."""
     return ("FCALL", "udo_rewind", 1, prefix, SAVEPOINT)
 

@@ -1,4 +1,4 @@
-"""Savepoints: the state as one checkpoint left it, kept while the owner writes further checkpoints.
+"""Savepoints: the state of one checkpoint, kept while the owner writes further checkpoints.
 
 A savepoint is a copy of the manifests (pieces.py), which name the pieces that make up the state; the pieces are not copied. A piece is
 removed when neither the state nor a savepoint names it. A savepoint has a lease. The pieces that only savepoints name are bounded by
@@ -16,8 +16,8 @@ from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
-# Bytes of pieces that only savepoints name. One savepoint names at most the bases and about as many bytes of changes: this is enough for
-# the largest state measured, 1 GB.
+# Bytes of pieces that only savepoints name. One savepoint names at most the bases and about as many bytes of changes: enough for the
+# largest state measured, 1 GB.
 MOST_BYTES = 2 << 30
 # A reader renews the lease while it reads; after a reader's death the pieces are kept for at most this long.
 LEASE_MS = 60_000
@@ -31,7 +31,7 @@ def at(prefix: str, name: str) -> str:
 
 
 def make(state: Connection, prefix: str, name: str, lease_ms: int = LEASE_MS, info: str = "", *, letters: bool = False) -> None:
-    """Make a savepoint of the present durable state; replaces one of the same name. `letters`: with the dead letters."""
+    """Make a savepoint of the current durable state; replaces one of the same name. `letters`: with the dead letters."""
     with untrusted.reading(f"{prefix}sessions", "sessions by name"):
         state.call("FCALL", "udo_savepoint", 1, prefix, name, lease_ms, info, int(letters))
 
@@ -72,7 +72,7 @@ def made(state: Connection, prefix: str, name: str) -> Iterator[None]:
 
 
 def gone(state: Connection, prefix: str, name: str) -> str:
-    """Why a savepoint of that name was given up; '' if none was."""
+    """Why the savepoint of that name was given up; '' if it was not."""
     key = f"{prefix}savepoints"
     (found,) = untrusted.read(state, ("HGET", key, name))
     if found is None:

@@ -1,7 +1,7 @@
 """When to promote the standby of a keyed slot: not while an epoch ends, and not while the standby still processes answered frames.
 
-At the end of an epoch the slot's answers pause until the epoch is on disk. The owner says so on the queue server, and so does a standby
-that has reported ready early. The promotion waits for both.
+At the end of an epoch the slot's answers pause until the epoch is on disk. The owner announces that on the queue server; a standby that
+has reported ready early announces that it is behind. The promotion waits for both.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
 
 # A promotion waits at most this long for the end of an epoch to be on disk, for the first answer of the next epoch, and for a standby
-# that is behind: two pauses in succession would make one long gap. _LOOK_MS: between two looks.
+# that is behind: two pauses in succession would make one long gap. _LOOK_MS: the pause between two checks.
 ON_DISK_MS, NEXT_MS, BEHIND_MS, _LOOK_MS = 500, 50, 500, 2
 
 
 def turning(queue: Connection, prefix: str, within_ms: int) -> None:
-    """For the owner: an epoch ends, for at most `within_ms`; 0: the next one has begun."""
+    """Announce, as the owner, that an epoch ends, for at most `within_ms`; 0: the next epoch has begun."""
     _say(queue, f"{prefix}turning", within_ms)
 
 
 def behind(queue: Connection, prefix: str, within_ms: int) -> None:
-    """For a standby that has reported ready early: it still processes answered frames, for at most `within_ms`; 0: it has caught up."""
+    """Announce, as a standby that reported ready early, that it still processes answered frames, for at most `within_ms`; 0: caught up."""
     _say(queue, f"{prefix}behind", within_ms)
 
 
@@ -35,7 +35,7 @@ def _say(queue: Connection, key: str, within_ms: int) -> None:
 
 
 def await_turn(queue: Connection, prefix: str) -> None:
-    """Wait until no epoch ends and the standby is not behind; at most ON_DISK_MS."""
+    """Wait until no epoch is ending and the standby is not behind; at most ON_DISK_MS."""
     until = time.monotonic() + ON_DISK_MS / 1000
     while time.monotonic() < until:
         try:

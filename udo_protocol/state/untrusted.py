@@ -15,17 +15,17 @@ from typing import Any
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue.connection import BEYOND, Arg, Connection, ReplyError
 
-# Whole numbers up to here are exact in Lua and in JSON and fit the fields of all messages.
+# Whole numbers up to this one are exact in Lua and in JSON and fit the fields of all messages.
 MOST = (1 << 53) - 1
-# Longer than any number: more is not read.
+# Longer than any number; no more bytes are read.
 NUMBER_BYTES = 32
 _SHOWN_CHARACTERS = 60
 _LATEST_S = 253_402_300_799  # the end of the year 9999
 _HOLDS = {"GET": "a string", "GETRANGE": "a number", "SCARD": "a set", "ZRANGE": "a sorted set"}
 _HOLDS |= dict.fromkeys(("LLEN", "LRANGE", "LPOP"), "a list")
-# Bound of one read, of what is shown to users. A caller that may read more says so.
+# Default bound of one read, enough for everything shown to users. A caller that may read more passes its own.
 LOOK_BYTES = 16 << 20
-# Bound of a read of state: more than a server can hold.
+# The bound of a read of state: more than a server can hold.
 STATE_BYTES = 1 << 40
 
 
@@ -38,7 +38,7 @@ def broken(key: str, expected: str, came: object) -> SlotBroken:
 
 @contextmanager
 def reading(key: str, expected: str) -> Iterator[None]:
-    """Raises SlotBroken for errors in the block, which interprets what was read from `key`."""
+    """Raise SlotBroken for errors in the block, which interprets the content of `key`."""
     try:
         yield
     except ReplyError as e:

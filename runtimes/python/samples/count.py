@@ -1,4 +1,4 @@
-"""Answers each event with how many of its key there have been."""
+"""Answers each event with the number of events of its key so far."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from udo_runtime import Context, Operator
 
 
 class Count(Operator):
-    """The state of a key, as any language may have left it: {"n": 3}."""
+    """A key's state, the same in all languages: {"n": 3}."""
 
     def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]]:
-        """The event, and its number."""
+        """Yield the event and its number."""
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1
         yield {**event, "n": n}

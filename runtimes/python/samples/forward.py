@@ -1,4 +1,4 @@
-"""Answers every event as it came, in whole batches."""
+"""Answers every event unchanged, in whole batches."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from udo_runtime import operator
 
 @operator
 def forward(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch itself."""
+    """Return the batch itself."""
     return batch

@@ -1,4 +1,4 @@
-"""Flags card payments of an unusual height, event by event."""
+"""Flags card payments of unusual value, event by event."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LIMIT = 100.0
 
 
 class Fraud(Operator):
-    """A payment without a value is not flagged."""
+    """Flags payments above LIMIT; a payment without a value is not flagged."""
 
     def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]]:
-        """One answer for each event."""
+        """Yield one answer for each event."""
         value = event["value"]
         yield {"id": event["id"], "flagged": value is not None and value > LIMIT}

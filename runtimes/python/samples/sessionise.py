@@ -1,4 +1,4 @@
-"""Answers with the number of events of a key's session, once no event of it has come for half a minute of event time."""
+"""Answers the number of events of a key's session, once the key has had no event for half a minute of event time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ GAP = dt.timedelta(seconds=30)
 
 
 class Sessionise(Operator):
-    """The state of a key: {"n": events, "last": the latest one's time}."""
+    """A key's state: {"n": number of events, "last": the latest one's time}."""
 
     def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]]:
-        """Nothing yet."""
+        """Count the event; answers nothing yet."""
         state, at = ctx.state, event["t"]
         state["n"] = state.get("n", 0) + 1
         if "last" not in state or at > state["last"]:
@@ -24,7 +24,7 @@ class Sessionise(Operator):
         return ()
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Context) -> Iterable[dict[str, Any]]:
-        """The session, if no event has come since."""
+        """Yield the session, if no event has come since."""
         if "last" in ctx.state and at >= ctx.state["last"] + GAP:
             yield {"k": key, "n": ctx.state["n"], "ended": ctx.state["last"]}
             ctx.state.clear()

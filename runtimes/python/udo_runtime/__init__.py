@@ -1,4 +1,4 @@
-"""What an operator's author imports: `operator` for functions on record batches, `Operator` for classes.
+"""The names that an operator's author imports: `operator` for functions on record batches, `Operator` for classes.
 
 Needs neither PySpark nor gRPC nor Flask; runs in its own process with the operator's own dependencies.
 """

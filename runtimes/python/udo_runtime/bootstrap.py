@@ -1,4 +1,4 @@
-"""Start of an instance: runs under `python -s -P -S` and puts only what UDO_PYTHONPATH names on the module path."""
+"""Start of an instance: runs under `python -s -P -S`, with only the entries of UDO_PYTHONPATH on the module path."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""What user code starts has nothing of the runtime's own way to answer signals and to end.
+"""Keeps processes that user code starts from inheriting the runtime's way to handle signals and to end.
 
-A program that is started answers signals as usual: handlers end with exec, while an ignored signal would stay ignored. A forked process is
-given the usual answers here, and ends where it would come back from user code into the runtime, of which there is one.
+A started program handles signals as usual: exec resets handlers, while an ignored signal would stay ignored. A forked process gets
+the usual handlers from this module, and ends when it would return from user code into the runtime, which must run only once.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-_own_pid = 0  # 0: this is no process of the runtime's
+_own_pid = 0  # 0: this is not a process of the runtime
 
 
 def begin() -> None:
-    """This is a process of the runtime's, and what it forks from here on is none."""
+    """Declare this process one of the runtime, unlike those that it forks from now on."""
     global _own_pid
     _own_pid = os.getpid()
 
 
 def answer_signals(stop: Callable[[], None]) -> None:
-    """The same, and SIGTERM calls `stop`; Ctrl-C goes to whoever started this process, too, and stops it in order."""
+    """Call `begin`, and let SIGTERM call `stop`. SIGINT is ignored: Ctrl-C also reaches the parent, which stops this process in order."""
     begin()
     signal.signal(signal.SIGTERM, lambda *_: stop())
     signal.signal(signal.SIGINT, _nothing)
@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=_as_usual)
 
 
 def end_if_forked(raised: BaseException | None = None) -> None:
-    """Behind user code, which may have raised this: a process that it has forked ends, as a program would."""
+    """End this process as a program would if user code has forked it. Called after user code, which may have raised `raised`."""
     if _own_pid in (0, os.getpid()):
         return
     status = 0
@@ -58,8 +58,8 @@ def end_if_forked(raised: BaseException | None = None) -> None:
 
 
 def end(status: int) -> None:
-    """End this process at once, wherever it is; what was printed is written."""
+    """End this process at once, wherever it is; flushes its output."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # also what is being written right now, in a handler of a signal
+        with suppress(Exception):  # e.g. in a signal handler during a write
             stream.flush()
     os._exit(status & 0xFF)

@@ -1,4 +1,4 @@
-"""From an assignment to a Processor: Python code in this process, or a command in a process of its own."""
+"""Makes a Processor from an assignment: Python code in this process, or a command in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from udo_runtime.sdk.api import Context
 
 
 def load(a: Mapping[str, Any], schemas: tuple[pa.Schema, pa.Schema], ctx: Context) -> Processor:
-    """What `a`, an assignment or the like of `udo test`, names. OperatorError with the traceback if it cannot be loaded."""
+    """The operator that `a` names, an assignment or its equivalent from `udo test`. OperatorError with the traceback if loading fails."""
     types = StateTypes.of(a.get("state_types"))
     if not (command := a.get("command")):
         processor = python.load(a["entry"], a["path"], schemas[1], ctx, types)
         if not a.get("keyed"):
             processor.require_stateless()
         return processor
-    from udo_runtime.child.process import Launch  # Python operators pay nothing for it
+    from udo_runtime.child.process import Launch  # imported only here, at no cost to other operators
     from udo_runtime.child.processor import ChildProcessor
 
-    given = {**a.get("env", {}), **a.get("secrets", {})}  # the operator's, not the engine's
+    given = {**a.get("env", {}), **a.get("secrets", {})}  # for the operator, not for the engine
     return ChildProcessor(Launch.of(command, given), schemas, a.get("keyed"), ctx, types)

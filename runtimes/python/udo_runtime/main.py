@@ -1,4 +1,4 @@
-"""Life of the operator process: wait for an assignment, load the operator, report, serve, leave with a telling status."""
+"""The life of an instance's process: wait for an assignment, load the operator, report, serve, exit with a meaningful status."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4
-# A replaced instance exits after this delay, at the lowest priority, so that its successor's first answers have the processor.
+# A replaced instance exits after this delay, at the lowest priority, so that its successor's first answers get the processor.
 _LEAVING_S, _LEAVING_NICE = 0.25, 19
-# How often a waiting warm instance looks whether its node manager still lives.
+# How often a waiting warm instance checks whether its node manager still lives.
 _WARM_POLL_S = 5
 
 
 def _login(instance: str) -> Login | None:
-    """The password lies in a file that this process alone is to read, once; servers without users need none."""
+    """Read the login: the password is in a file for this process only, which is read once; None for servers without users."""
     path = os.environ.pop("UDO_PASSWORD_FILE", "")
     if not path:
         return None
     with open(path, encoding="utf-8") as f:
         password = f.read()
-    with suppress(OSError):  # a sandbox may have it on a read-only file system; then the node manager removes it
+    with suppress(OSError):  # in a sandbox it may be on a read-only file system; then the node manager removes it
         os.unlink(path)
     return Login(instance, password)
 
@@ -61,7 +61,7 @@ def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
 
 
 def _preload() -> None:
-    """What only keyed operators need, while there is time. Not in a cold instance: its operator may bring a MessagePack of its own."""
+    """Import the modules for keyed operators while there is time. Not in a cold instance: its operator may bring its own MessagePack."""
     import_module("udo_runtime.drivers.keyed_instance")
     gc.collect()
     gc.freeze()
@@ -73,20 +73,20 @@ def _limits(overrides: dict[str, Any]) -> SlotLimits:
 
 
 def _yield_to_others(nice: int) -> None:
-    """Lower this process's priority for good, early: it cannot be raised again."""
+    """Lower this process's priority; it cannot be raised again."""
     os.nice(nice)
-    if os.getsid(0) == os.getpid():  # else the session, and its share of the processor, is also that of the process that started this
-        with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # where sessions share the processor, not processes
+    if os.getsid(0) == os.getpid():  # else the parent is in this session too, and would share the lower priority
+        with suppress(OSError), open("/proc/self/autogroup", "w") as f:  # for kernels that schedule by session
             f.write(str(nice))
 
 
 class Assigned(Protocol):
-    """What serves an assignment."""
+    """An instance that serves an assignment."""
 
     link: Link
 
     def serve(self) -> None:
-        """Until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
+        """Serve until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
 def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: SlotLimits) -> Assigned:
@@ -95,7 +95,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
         _yield_to_others(comparing["nice"])
     if not a.get("keyed"):
         return StatelessInstance(link, a, processor, schemas, ctx)
-    # Only here: a stateless operator's cold instance may have a MessagePack that the runtime's state could not work with.
+    # Imported only here: the operator of a stateless cold instance may bring a MessagePack with which keyed state would not work.
     from udo_runtime.drivers.keyed_instance import KeyedInstance
 
     return KeyedInstance(link, a, processor, schemas, ctx)
@@ -107,8 +107,8 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
     if files := a.get("open_files"):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = files if most == resource.RLIM_INFINITY else min(files, most)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # both: the operator cannot raise it again
-    if not a.get("command"):  # else they are for another process
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # soft and hard: the operator cannot raise it again
+    if not a.get("command"):  # else they are for the operator's own process
         os.environ.update(a.get("env", {}))
         os.environ.update(a.get("secrets", {}))
         time.tzset()
@@ -121,7 +121,7 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
         imported = time.perf_counter()
         try:
             processor.open()
-        except ProcessingError as e:  # of a process of its own
+        except ProcessingError as e:  # from an operator in a process of its own
             raise ProcessingError(f"open() of {ctx.operator}@{ctx.version} failed: {e}", e.traceback, code=e.wire_code) from e
         except BaseException as e:
             raise failed(e, before=f"open() of {ctx.operator}@{ctx.version} failed: ") from e
@@ -136,13 +136,13 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
 
     children.answer_signals(instance.link.stop)
     gc.collect()
-    gc.freeze()  # what is loaded now stays: later collections need not look at it
+    gc.freeze()  # loaded objects stay: later collections need not scan them
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
     report_ready(conn, a["prefix"], a["instance"], {"ok": True, "follows": bool(a.get("follow")), "abilities": ABILITIES, **times})
     try:
         instance.serve()
     except Fenced as e:
-        _yield_to_others(_LEAVING_NICE)  # to give back much state takes long
+        _yield_to_others(_LEAVING_NICE)  # freeing much state takes long
         time.sleep(_LEAVING_S)
         ctx.log.info("%s: leaving", e)
     finally:

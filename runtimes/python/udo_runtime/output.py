@@ -1,6 +1,6 @@
-"""What an operator writes, line by line, each with its time: `udo logs` has a line at once and says when it was written.
+"""An operator's output, line by line, with a time stamp: `udo logs` gets a line at once and shows when it was written.
 
-A finished line is never held back: a block-buffered one would wait for 8 KiB, and be lost with an instance that is killed.
+A finished line is never held back: with block buffering it would wait for 8 KiB, and be lost with an instance that is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Stamped(io.RawIOBase):
         return self._fd
 
     def write(self, data: Any, /) -> int:
-        """All of it; BufferedWriter calls it with what has gathered."""
+        """Write all of `data`; called by BufferedWriter with its buffer."""
         given = bytes(data)
         now_s = time.time()
         stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now_s))},{int(now_s % 1 * 1000):03d} ".encode()
@@ -40,7 +40,7 @@ class _Stamped(io.RawIOBase):
 
 
 def _written(fd: int, text: bytes) -> bool:
-    """Whether all of it could be; who prints is never the one that fails."""
+    """Write the text; returns whether all of it could be written. Never raises OSError, so that printing does not fail."""
     left = memoryview(text)
     try:
         while left:
@@ -51,7 +51,7 @@ def _written(fd: int, text: bytes) -> bool:
 
 
 def begin_anew(fd: int, above: int = 0) -> bool:
-    """Drop what a log file holds, with a note, if that is more than `above` bytes: nobody has kept it bounded."""
+    """Empty a log file larger than `above` bytes, leaving a note, since no node manager has kept it bounded; returns whether it did."""
     with suppress(OSError):
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_size > above:
@@ -61,12 +61,12 @@ def begin_anew(fd: int, above: int = 0) -> bool:
 
 
 def _lines(stream: TextIO) -> TextIO:
-    # What cannot be encoded is escaped: a print must not fail for the locale of a node.
+    # Characters that cannot be encoded are escaped: a print must not fail because of a node's locale.
     return io.TextIOWrapper(io.BufferedWriter(_Stamped(stream.fileno())), "utf-8", "backslashreplace", line_buffering=True)
 
 
 def by_lines() -> None:
-    """From now on stdout and stderr of this process are written line by line, with the time before each."""
+    """Write stdout and stderr of this process line by line from now on, with the time before each line."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     sys.stdout, sys.stderr = _lines(sys.stdout), _lines(sys.stderr)

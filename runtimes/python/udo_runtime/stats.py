@@ -22,7 +22,7 @@ class Stats:
         self._published: tuple[object, ...] = ()
 
     def publish(self, conn: Connection, *, now: float | None = None, force: bool = False) -> None:
-        """Write the counters if they are due and have changed; nothing may be under way on `conn`."""
+        """Write the counters if they are due and have changed; `conn` must have no outstanding replies."""
         now = time.monotonic() if now is None else now
         counted = (self._counters.frames + self._counters.errors, self._counters.process)
         if counted == self._published or (now < self._due and not force):

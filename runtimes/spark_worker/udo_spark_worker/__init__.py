@@ -1,4 +1,4 @@
-"""Runs a worker that was written for Spark's protocol of external UDFs (SPARK-55278) as an operator, unchanged."""
+"""Runs a worker written for Spark's protocol for external UDFs (SPARK-55278) as an operator, unchanged."""
 
 from udo_spark_worker.operator import SparkWorker
 

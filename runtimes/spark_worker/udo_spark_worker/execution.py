@@ -1,4 +1,4 @@
-"""Executions by a worker: the messages of a stream `Execute`, in the order that Spark's protocol demands of an engine."""
+"""Executions by a worker: the messages of an `Execute` stream, in the order that Spark's protocol demands from an engine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from udo_spark_worker import udf_worker_pb2 as pb
 
 EXECUTE = "/org.apache.spark.udf.worker.UdfWorker/Execute"
 STREAM, MESSAGES = "stream", "messages"
-# A payload above this is sent in parts, as gRPC servers take messages of 4 MiB unless told otherwise.
+# A payload above this size is sent in parts, since gRPC servers take messages of at most 4 MiB by default.
 CHUNK_BYTES = 1 << 20
 
 
 class WorkerFailed(Exception):
-    """What the worker says has failed, in user code as a rule, with the worker's own traceback."""
+    """A failure reported by the worker, usually in user code, with the worker's own traceback."""
 
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
@@ -26,12 +26,12 @@ class WorkerFailed(Exception):
 
 
 class WorkerGone(Exception):
-    """The connection to the worker is lost: it has died, or has ended the stream without a last word."""
+    """The connection to the worker is lost: it has died, or has ended the stream without a final message."""
 
 
 class Executions:
-    """Runs batches, each in a stream of its own. `output`: of the answers, if it is to be told or needed; `batches`: how they are written
-    (STREAM or MESSAGES)."""
+    """Runs batches, each in a stream of its own. `output`: the schema of the answers, if the worker or a reader needs it;
+    `batches`: the form in which batches are sent (STREAM or MESSAGES)."""
 
     def __init__(self, channel: grpc.Channel, init: pb.Init, output: pa.Schema | None, batches: str) -> None:
         if batches not in (STREAM, MESSAGES):
@@ -43,7 +43,7 @@ class Executions:
         self._begin = _beginning(init)
 
     def run(self, batch: pa.RecordBatch) -> pa.Table | None:
-        """The worker's answer, of any number of batches; None for none. WorkerFailed, WorkerGone."""
+        """The worker's answer, of any number of batches; None for none. Raises WorkerFailed or WorkerGone."""
         sent: SimpleQueue[pb.UdfRequest | None] = SimpleQueue()
         stream = self._execute(iter(sent.get, None))
         try:
@@ -84,7 +84,7 @@ class Executions:
         return [init, *rest]
 
     def _read(self, data: bytes) -> list[pa.RecordBatch]:
-        """A stream with its schema, or, if the output schema is known, a record batch message alone."""
+        """The batches in an answer: a stream with its schema, or, if the output schema is known, a single record batch message."""
         try:
             if self._output is not None and pa.ipc.read_message(data).type == "record batch":
                 return [pa.ipc.read_record_batch(pa.py_buffer(data), self._output)]
@@ -97,7 +97,7 @@ class Executions:
 
 
 def _beginning(init: pb.Init) -> list[pb.UdfRequest]:
-    """Init, and the payload in chunks if it is large."""
+    """The first messages: Init, and the payload in chunks if it is large."""
     if len(init.udf.payload) <= CHUNK_BYTES:
         return [_control(init=init)]
     whole, chunked = init.udf.payload, pb.Init()

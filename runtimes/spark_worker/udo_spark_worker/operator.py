@@ -1,4 +1,4 @@
-"""The operator: it starts the worker beside itself, in the same sandbox, and hands it each frame."""
+"""The operator: starts the worker as another process in the same sandbox, and passes it each frame."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from udo_spark_worker import udf_worker_pb2 as pb
 from udo_spark_worker.execution import MESSAGES, Executions, WorkerGone
 
 _PR_SET_PDEATHSIG = 1
-# gRPC's own bound of 4 MiB is less than a frame may have.
+# gRPC's default bound of 4 MiB is less than the size of a frame may be.
 _CHANNEL = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class SparkWorker(Operator):
-    """Subclass it, and say which worker and what it is to run. The manifest needs `isolation = "process"`.
+    """Base class of operators that run a worker; subclasses set the worker's command and its UDF. The manifest needs
+    `isolation = "process"`.
 
-    Each frame is an execution of its own (Init, one batch, Finish): a frame is answered when the worker has said that it has finished, and
-    nothing is kept from one to the next, so that a frame can be sent again. A worker that dies takes the operator with it: the engine
+    Each frame is an execution of its own (Init, one batch, Finish): a frame is answered when the worker has reported that it has finished,
+    and nothing is kept between frames, so that a frame can be sent again. A worker that dies takes the operator with it: the engine
     starts both again, and the frame counts as one that killed its operator.
     """
 
     command: ClassVar[Sequence[str]]  # the worker's program and arguments; it is started in the operator's folder
-    payload: ClassVar[bytes | str] = b""  # of the UDF: the bytes, or the name of a file in the operator's folder
-    format: ClassVar[str]  # of the payload, as the worker knows it
+    payload: ClassVar[bytes | str] = b""  # the UDF's payload, or the name of its file in the operator's folder
+    format: ClassVar[str]  # the payload's format, as the worker calls it
     eval_type: ClassVar[str] = ""
     udf_name: ClassVar[str] = ""
     session_conf: ClassVar[Mapping[str, str]] = {}
     time_zone: ClassVar[str] = "UTC"
-    # How the worker takes a batch: MESSAGES, a record batch message alone, or STREAM, with its schema. It may answer either.
+    # The form in which the worker takes a batch: MESSAGES, a single record batch message, or STREAM, with its schema. It may answer in
+    # either form.
     batches: ClassVar[str] = MESSAGES
-    output: ClassVar[pa.Schema | None] = None  # for a worker that is to be told of it, or answers MESSAGES
+    output: ClassVar[pa.Schema | None] = None  # the answers' schema, for a worker that is to be told it, or answers MESSAGES
     start_s: ClassVar[float] = 30.0
 
     def open(self, ctx: Context) -> None:
@@ -57,14 +59,14 @@ class SparkWorker(Operator):
             udf.eval_type = self.eval_type
         init = pb.Init(data_format=pb.ARROW, udf=udf, timezone=self.time_zone, session_conf=self.session_conf)
         init.task_context.update({"operator": ctx.operator, "version": ctx.version, "instance": ctx.instance})
-        self._folder = tempfile.TemporaryDirectory(prefix="udf-")  # short enough for a socket
+        self._folder = tempfile.TemporaryDirectory(prefix="udf-")  # its path is short enough for a socket
         socket = f"{self._folder.name}/worker.sock"
         try:
             self._worker = subprocess.Popen(
                 [*self.command, "--id", ctx.instance, "--connection", socket],
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
-                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **os.environ},  # one in Python finds what the operator finds
+                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **os.environ},  # a Python worker finds the operator's modules
                 preexec_fn=_as_sparks,
             )
         except OSError as e:
@@ -93,7 +95,7 @@ class SparkWorker(Operator):
             self._end_like_the_worker(str(e))
 
     def close(self) -> None:
-        """Stop the worker, as Spark does: SIGTERM, and SIGKILL if that is not heard."""
+        """Stop the worker as Spark does: SIGTERM, then SIGKILL if it does not end."""
         self._channel.close()
         self._worker.terminate()
         try:
@@ -106,18 +108,18 @@ class SparkWorker(Operator):
     def _end_like_the_worker(self, why: str) -> NoReturn:
         try:
             status = self._worker.wait(5)
-        except subprocess.TimeoutExpired:  # it lives, and has broken off
+        except subprocess.TimeoutExpired:  # it is alive, but broke off the stream
             self._worker.kill()
             status = self._worker.wait()
         self._folder.cleanup()
         print(f"the worker {self.command[0]!r} {ended(status)}: {why}", file=sys.stderr, flush=True)
         if status < 0:
             os.kill(os.getpid(), -status)
-        os._exit(status or 1)  # SystemExit would be this batch's failure only
+        os._exit(status or 1)  # SystemExit would only fail this batch
 
 
 def _as_sparks() -> None:
-    """In the worker, before its program begins: signals mean what they do when Spark starts it, and it ends with the operator."""
+    """Run in the worker before its program begins: reset signals as when Spark starts it, and let it end with the operator."""
     for number in (signal.SIGINT, signal.SIGTERM):  # ignored by the operator
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""The engine's hold on an operator's process: handshake, requests, restarts. State is the engine's, so a process that is lost costs nothing
-but its frame's time.
+"""The engine's control of an operator's process: handshake, requests, restarts. The engine holds the state, so a lost process costs only
+its frame's time.
 
-A process that ends is started again, with growing pauses, and the frame sent once more; a frame that ends two of them is to blame and
-fails. One that hangs or breaks the protocol is ended, and its frame fails.
+A process that ends is started again, with growing pauses, and its frame is sent once more; a frame that ends two processes is to blame
+and fails. A process that hangs or breaks the protocol is killed, and its frame fails.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 
 KEYED, TIMERS, MIGRATE, REHEARSE, SHARED_MEMORY = "keyed", "timers", "migrate", "rehearse", "shared-memory"
-# The part of a time-out that the operator has: the node manager, which ends the engine, is to come second.
+# The operator's share of a time-out, so that the engine acts before the node manager, which would end the engine.
 _SHARE = 0.8
-# Pauses before a process is started again after one that ended without an answer: as long as it takes, at most.
+# Pauses before a process is restarted after one that ended without an answer: the first, and the longest.
 _PAUSE_S, _MOST_PAUSE_S = 0.05, 5.0
-# To leave in peace; well below the time that an instance has for it (node_manager.settings, stop_grace_s).
+# Time for a process to stop by itself; well below an instance's own (node_manager.settings, stop_grace_s).
 _STOP_S = 3.0
 _LEVELS = {pb.Log.DEBUG: 10, pb.Log.INFO: 20, pb.Log.WARNING: 30, pb.Log.ERROR: 40}
 
 
 class Lost(ProcessingError):
-    """The operator's process ended, hung or broke the protocol; `final`: there is no use in trying that frame again."""
+    """The operator's process ended, hung or broke the protocol; `final`: do not try the frame again."""
 
     final = False
 
 
 class Failed(ProcessingError):
-    """User code failed; `row`: on which one of what it was given, if it says so."""
+    """User code failed; `row`: the row of its input on which it failed, if known."""
 
     row: int | None = None
 
 
 class Child:
-    """An operator's process, and its successors. `needs`: capabilities without which it is refused."""
+    """An operator's process, and its successors. `needs`: capabilities that it must have."""
 
     def __init__(self, launch: Launch, start: pb.Start, needs: Iterable[str], ctx: Context) -> None:
         self._launch, self._start, self._needs, self._ctx = launch, start, list(needs), ctx
@@ -54,23 +54,23 @@ class Child:
         self._wire: Wire | None = None
         self._id = 0
         self._said = ""  # the last lines of the process that ended last
-        self.ends = 0  # processes that ended without being told to, or had to be ended
-        self.last_end = ""  # how the last one of these did, and its last lines
-        self._open_by = 0.0  # of time.monotonic()
-        self._lost = 0  # processes in a row that ended without an answer
+        self.ends = 0  # processes that ended without being told to, or had to be killed
+        self.last_end = ""  # how the last of these ended, and its last lines
+        self._open_by = 0.0  # time.monotonic()
+        self._lost = 0  # successive processes that ended without an answer
 
     def open(self, *, check: bool = False) -> None:
-        """Start it and let it open; ProcessingError with its own message and trace if it cannot. With `check` it is not to open."""
+        """Start the process and let it open; ProcessingError with its own message and trace if it cannot. `check`: do not open."""
         self._start.check = check
         self._open_by = time.monotonic() + self._launch.open_timeout_s * _SHARE
         self._up(self._open_by)
 
     def rehearse(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
-        """Its reply, within the time that there is to open; nothing is sent twice. ProcessingError as of `ask`."""
+        """Send a request within the time to open, and only once; returns the reply. Errors as in `ask`."""
         return self._once(request, tables, self._open_by, "open_timeout_s")
 
     def ask(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
-        """Its reply, as it came. ProcessingError says how it failed, Lost (one of them) how its process did."""
+        """Send a request and return the reply, unchecked. ProcessingError if it fails; its subclass Lost if the process does."""
         deadline = time.monotonic() + self._launch.answer_timeout_s * _SHARE
         try:
             return self._once(request, tables, deadline)
@@ -78,37 +78,37 @@ class Child:
             if e.final:
                 raise
         request.ClearField("parts")
-        return self._once(request, tables, deadline)  # a frame that ends another one is to blame
+        return self._once(request, tables, deadline)  # a frame that ends a second process is to blame
 
     @property
     def pid(self) -> int:
-        """Of its process, or of what confines that; 0 while there is none."""
+        """The pid of its process, or of the sandbox around that; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
     def look_after(self) -> None:
-        """Between requests: one that has ended is started again, before the next event comes."""
+        """Restart a process that has ended; called between requests, before the next event comes."""
         if self._process is None or not self._process.has_ended:
             return
-        with suppress(ProcessingError):  # then the next request tries
+        with suppress(ProcessingError):  # the next request tries again
             self._ended("", wait=True)
             self._up(time.monotonic() + self._launch.answer_timeout_s * _SHARE)
 
     def blame(self, e: ProtocolError) -> Lost:
-        """What it answered is not what the protocol, or its schema, says: the process is ended. -> what to raise."""
+        """Kill the process, since its answer breaks the protocol or its schema. Returns the error to raise."""
         return self._ended(f"broke the operator protocol: {e}", code=ProtocolError.code, final=True)
 
     def close(self) -> None:
-        """Let it leave in peace; it is ended after a few seconds."""
+        """Let the process stop; kill it after a few seconds."""
         if self._wire is None:
             return
         with suppress(Gone, UdoError):
             self._call(pb.Message(stop=pb.Stop(deadline_ms=int(_STOP_S * 1000))), [], time.monotonic() + _STOP_S)
         self._let_go(_STOP_S)
 
-    # -- its life ----------------------------------------------------------------------------------------------------
+    # -- the process's life ------------------------------------------------------------------------------------------
 
     def _up(self, deadline: float) -> None:
-        """There is one that is open."""
+        """Make sure that there is an open process."""
         if self._wire is not None:
             return
         if self._lost > 1:
@@ -154,7 +154,7 @@ class Child:
         return self._call(pb.Message(start=self._start), [], deadline)
 
     def _ended(self, what: str, *, code: str = OperatorError.code, final: bool = False, wait: bool = False) -> Lost:
-        """The process is over, or is ended now. -> what to raise."""
+        """Release the process, which has ended or is killed now. Returns the error to raise."""
         self._lost += 1
         process = self._process
         how = self._let_go(1.0 if wait else 0.0)
@@ -164,7 +164,7 @@ class Child:
         return error
 
     def _note(self, how: str, process: Process | None, said: str) -> None:
-        """What dies is seen: in the log, and in the counters."""
+        """Report the end of a process in the log and in the counters."""
         self.ends += 1
         self.last_end = f"the operator's process{f' {process.pid}' if process else ''} {how}" + (f"\n{said}" if said else "")
         self._ctx.log.warning("%s", self.last_end.partition("\n")[0])
@@ -224,7 +224,7 @@ def _failed(f: pb.Failure) -> Failed:
 
 
 def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context, *, rehearses: bool = False) -> pb.Start:
-    """What an operator's process is told first. `keyed`: as in the manifest."""
+    """The first message to an operator's process. `keyed`: as in the manifest."""
     start = pb.Start(
         version=VERSION,
         operator=ctx.operator,
@@ -244,7 +244,7 @@ def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | 
 
 
 def needs(keyed: dict[str, Any] | None, *, rehearses: bool = False) -> list[str]:
-    """The capabilities that a manifest asks for. Timers are asked for by the code itself."""
+    """The capabilities that a manifest requires. Timers are requested by the code itself."""
     found = [REHEARSE] if rehearses else []
     if keyed:
         found += [KEYED, *([MIGRATE] if keyed.get("migrates_from") else [])]

@@ -1,7 +1,7 @@
-"""Keyed frames for an operator in a process of its own: the touched keys' states go with the events, and come back with the answer.
+"""Keyed frames for an operator in a process of its own: the touched keys' states are sent with the events, and return with the answer.
 
-Nothing of a session stays in that process. Labels, undo, timers, expirations and checkpoints are those of any keyed operator; what
-differs is that a frame is one call, and that states stay bytes: as they are stored, so they go out, and what comes back is stored.
+Nothing of a session stays in that process. Labels, undo, timers, expirations and checkpoints are those of any keyed operator. The
+differences: a frame is one call, and states stay bytes: they are sent as stored, and stored as returned.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack, unpack_key
 from udo_runtime.state.session import Session
 from udo_runtime.state.snapshot import Snapshot
 
-# Of a request to migrate states: large enough that its way costs nothing, far below what a message may hold.
+# Bytes of a request to migrate states: large enough that the round trip costs nothing, far below the bound of a message.
 _MIGRATED_BYTES = 8 << 20
 Outcome: TypeAlias = tuple[pa.RecordBatch, list[BadEvent]]  # the answer, and the bad events
 
 
 class OneCall(NamedTuple):
-    """One event or one due timer: what gives its answer, and itself as a bad event."""
+    """One event or one due timer: a function for its answer, and one that makes a bad event of it."""
 
     run: Callable[[], pa.RecordBatch]
     bad: Callable[[ProcessingError], BadEvent]
 
 
 class ChildOperator(Operator):
-    """The operator in its process."""
+    """An operator in a process of its own."""
 
     def __init__(self, child: Child, output: pa.Schema, types: StateTypes | None = None) -> None:
         self._child, self._output, self._types = child, output, types
 
     def events(self, ctx: KeyedContext, batch: pa.RecordBatch, index: pa.Array, keys: StoredKeys) -> pa.RecordBatch:
-        """The answer to events, each of the key that `index` says; states and timers of these are changed."""
+        """The answer to events; `index` gives the key of each. Changes states and timers of these keys."""
         request = pb.Message(data=pb.Data(watermark_us=ctx._watermark_us))
         rows = pa.RecordBatch.from_arrays([index], schema=INDEX)
         try:
@@ -64,7 +64,7 @@ class ChildOperator(Operator):
         return self._take(ctx, reply, keys)
 
     def timers(self, ctx: KeyedContext, due: Sequence[Due], index: list[int], keys: StoredKeys) -> pa.RecordBatch:
-        """The answer to timers, in this order, each of the key that `index` says."""
+        """The answer to timers, in this order; `index` gives the key of each."""
         assert ctx._watermark_us is not None, "timers fire by a watermark"
         request = pb.Message(timers=pb.Timers(watermark_us=ctx._watermark_us))
         times = pa.RecordBatch.from_arrays([pa.array(index, pa.int32()), pa.array([at for at, *_ in due], pa.int64())], schema=TIMES)
@@ -77,11 +77,11 @@ class ChildOperator(Operator):
         return self._take(ctx, reply, keys)
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """One key's state."""
+        """Migrate one key's state."""
         return unpack(self.migrate_all([None], [pack(old)], from_version)[0])  # type: ignore[no-any-return]
 
     def migrate_all(self, keys: Sequence[Any], stored: Sequence[bytes], from_version: int) -> list[bytes]:
-        """Stored states of another version as this one's, in requests of bounded size."""
+        """Migrate stored states of another version, in requests of bounded size."""
         made: list[bytes] = []
         while len(made) < len(stored):
             first, size, last = len(made), 0, len(made)
@@ -109,12 +109,12 @@ class ChildOperator(Operator):
         return [together(states[row], apart(was)[1]) or EMPTY for row, was in enumerate(stored)]
 
     def _require_types(self, found: Changes) -> None:
-        """ProcessingError for a state of other types than its manifest declares."""
+        """Raise ProcessingError for a state whose types differ from those that the manifest declares."""
         if self._types is not None:
             require_types(self._types, (unpack(state) for _, state, _ in found.states if state))
 
     def _take(self, ctx: KeyedContext, reply: Received, keys: StoredKeys) -> pa.RecordBatch:
-        """Put what it says about states and timers in force, once all of it has been looked at; the answer."""
+        """Validate the reply, then apply its changes to states and timers; returns the answer."""
         try:
             if (kind := reply.message.WhichOneof("kind")) != "answer":
                 raise ProtocolError(f"expected an Answer, got {kind}")
@@ -128,14 +128,14 @@ class ChildOperator(Operator):
 
 
 class ChildKeyedProcessor(KeyedProcessor):
-    """See the module."""
+    """A KeyedProcessor for an operator in a process of its own."""
 
     _operator: ChildOperator
 
     def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
         try:
             columns = self._key_columns(batch)
-            validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
+            validated(batch)  # also its text, which was not checked before: no operator may get invalid UTF-8
             index, values, first = distinct(columns)
             keys = StoredKeys.of(session.groups, values, numbers.take(first).to_pylist())
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
@@ -158,7 +158,7 @@ class ChildKeyedProcessor(KeyedProcessor):
         return self._by_policy(partial(self._all, due), map(unit, range(len(due))), self.policy)
 
     def _by_policy(self, whole: Callable[[], pa.RecordBatch], units: Iterable[OneCall], policy: Policy) -> Outcome:
-        """The answer, and the bad events. What fails has changed nothing, since its changes come with its answer."""
+        """The answer, and the bad events. A failed call has changed nothing, since changes come with the answer."""
         try:
             try:
                 return whole(), []
@@ -182,7 +182,7 @@ class ChildKeyedProcessor(KeyedProcessor):
         return good.batch(), bad
 
     def _all(self, due: Sequence[Due]) -> pa.RecordBatch:
-        """The answer to timers and expirations in their order; if it fails, none of them has changed anything."""
+        """The answer to timers and expirations, in order; after a failure none of them has changed anything."""
         ctx, groups = self._ctx, self._ctx._groups
         before = {(n, packed): groups[n].values.get(unpack_key(packed)) for _, _, n, packed in due}
         with self._journaled() as journal:
@@ -196,7 +196,7 @@ class ChildKeyedProcessor(KeyedProcessor):
                 raise
 
     def _run(self, ctx: KeyedContext, due: Sequence[Due]) -> Iterator[pa.RecordBatch]:
-        """Timers in one call, then expirations."""
+        """Run the timers in one call, then the expirations."""
         timers = [d for d in due if d[1] != EXPIRY]
         if timers:
             places = {packed: (row, n) for row, (packed, n) in enumerate({packed: n for _, _, n, packed in timers}.items())}
@@ -210,12 +210,12 @@ class ChildKeyedProcessor(KeyedProcessor):
 
 
 def _final(e: ProcessingError) -> bool:
-    """What hung, or broke the protocol, is not tried event by event."""
+    """Whether the process hung or broke the protocol: the batch is then not tried event by event."""
     return isinstance(e, Lost) and e.final
 
 
 def _runs(due: Sequence[Due]) -> Iterator[list[Due]]:
-    """As few parts as may be, of which the timers can go first: no key has a timer behind its expiration."""
+    """Split `due` into as few parts as possible in which timers can go first: no key has a timer after its expiration."""
     run: list[Due] = []
     expiring: set[bytes] = set()
     for timer in due:

@@ -1,4 +1,4 @@
-"""The keys that a request touches: their packed states as a table, and the changes that the reply asks for."""
+"""The keys that a request touches: their packed states as a table, and the changes in the reply."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from udo_runtime.execution.timers import KeyedContext
 from udo_runtime.state.codec import pack, unpack
 from udo_runtime.state.groups import Group
 
-# Python's times, which timers are handed over as after an update to Python: the years 1 to 9999, µs since 1970.
+# The range of Python's times, since timers become such after an update to Python: the years 1 to 9999, µs since 1970.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Changes(NamedTuple):
-    """What a reply changes: (row of KEYS, new state or None, when it expires), and timers (row of KEYS, µs since 1970)."""
+    """The changes in a reply: (row of KEYS, new state or None, when it expires), and timers (row of KEYS, µs since 1970)."""
 
     states: list[tuple[int, bytes | None, int | None]]
     timers: list[tuple[int, int]]
@@ -31,7 +31,7 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredKeys:
-    """Touched keys: values, groups, stored states; `groups` are those of the session."""
+    """The touched keys: their values, the numbers of their groups, their stored states."""
 
     values: list[Any]
     numbers: list[int]
@@ -39,12 +39,12 @@ class StoredKeys:
 
     @classmethod
     def of(cls, groups: Mapping[int, Group], values: list[Any], numbers: list[int]) -> StoredKeys:
-        """These keys, each in its group, which was touched before and has none of them open."""
+        """These keys with their groups, which were touched before and hold none of the keys decoded. `groups`: those of the session."""
         get = {n: groups[n].values.get for n in set(numbers)}
         return cls(values, numbers, [get[n](value) for value, n in zip(values, numbers, strict=True)])
 
     def table(self) -> pa.RecordBatch:
-        """As KEYS."""
+        """The keys as a table of schema KEYS."""
         states = pa.array(self.stored, pa.binary())
         expires = pa.nulls(len(self.stored), pa.int64())
         if states.null_count < len(states) and may_expire(bytes(states.buffers()[2])):
@@ -53,7 +53,7 @@ class StoredKeys:
         return pa.RecordBatch.from_arrays([pa.array(list(map(pack, self.values)), pa.binary()), states, expires], schema=KEYS)
 
     def change(self, ctx: KeyedContext, found: Changes) -> None:
-        """Put it in force."""
+        """Apply the changes."""
         groups, values, numbers = ctx._groups, self.values, self.numbers
         changed: defaultdict[int, dict[Any, bytes | None]] = defaultdict(dict)
         for row, state, expires_us in found.states:
@@ -69,14 +69,14 @@ class StoredKeys:
             ctx._set_timer(numbers[row], pack(values[row]), at_us)
 
     def expire(self, ctx: KeyedContext, at_us: int) -> None:
-        """Drop the states that expire then; others were given another time since."""
+        """Drop the states that expire at `at_us`; the others have got another time since."""
         for value, number, stored in zip(self.values, self.numbers, self.stored, strict=True):
             if apart(stored)[1] == at_us:
                 ctx._groups[number].replace({value: None})
 
 
 def changes(reply: Received, keys: int) -> Changes:
-    """What it says, validated in full. ProtocolError if a table is not what it should be."""
+    """The changes in the reply, validated in full. ProtocolError if a table is invalid."""
     states: list[tuple[int, bytes | None, int | None]] = []
     timers: list[tuple[int, int]] = []
     if (table := reply.table(pb.Part.STATES, STATES)) is not None:
@@ -109,6 +109,6 @@ def _require_times(column: pa.Array) -> None:
 
 
 def _bounds(column: pa.Array) -> tuple[int, int]:
-    """The lowest and the highest value; (0, 0) of none."""
+    """The lowest and the highest value; (0, 0) if there are none."""
     found = pc.min_max(column).as_py()
     return (0, 0) if found["min"] is None else (found["min"], found["max"])

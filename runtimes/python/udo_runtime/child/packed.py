@@ -1,7 +1,7 @@
-"""States as bytes: as the engine stores them, as an operator's process gets them, and whether what comes back is one.
+"""States as bytes: as the engine stores them, as an operator's process gets them, and the check of those that come back.
 
-A stored state may say when it expires, as one more entry of its map; in the operator protocol that is a column of its own. Only a state
-with such an entry is taken apart.
+A stored state may contain the time at which it expires, as one more entry of its map; in the operator protocol that is a column of its
+own. Only a state with such an entry is taken apart.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import msgpack
 from udo_protocol.errors import ProtocolError
 from udo_runtime.state.codec import EMPTY, EXPIRES, pack, unpack, unpack_each
 
-_MARK = EXPIRES.encode()  # its bytes, however its length is written
-# The entry as `together` writes it: first in a map of up to 15 entries, behind it the time as eight bytes.
+_MARK = EXPIRES.encode()  # its bytes, however its length is encoded
+# The entry as `together` writes it: first in a map of up to 15 entries, followed by the time as eight bytes.
 _ENTRY = b"\xa8" + _MARK + b"\xcf"
-_FIRST, _LAST = 0x80, 0x8F  # a map of no entries, and of 15
-_TIME = 1 + len(_ENTRY)  # where the time begins
-_REST = _TIME + 8  # and the other entries
-# What can be read may be nested too deep to be written, but not in fewer bytes than this: packers stop at 511 levels or more.
+_FIRST, _LAST = 0x80, 0x8F  # maps of 0 and of 15 entries
+_TIME = 1 + len(_ENTRY)  # offset of the time
+_REST = _TIME + 8  # offset of the other entries
+# A state that can be read may be nested too deep to be written, but not in fewer bytes than this: packers stop at 511 levels or more.
 _SHALLOW_BYTES = 500
 _WRONG = (ValueError, TypeError, OverflowError, ArithmeticError, msgpack.UnpackException)
 
 
 def may_expire(states: bytes) -> bool:
-    """Whether one of these stored states, joined, may say when it expires."""
+    """Whether one of these stored states (joined) may contain a time at which it expires."""
     return _MARK in states
 
 
 def apart(stored: bytes | None) -> tuple[bytes | None, int | None]:
-    """A stored state as the operator's own, and when it expires, in µs since 1970."""
+    """Split a stored state into the operator's own state, and when it expires, in µs since 1970."""
     if stored is None or _MARK not in stored:
         return stored, None
     if _FIRST < stored[0] <= _LAST and stored[1:_TIME] == _ENTRY:
@@ -44,7 +44,7 @@ def apart(stored: bytes | None) -> tuple[bytes | None, int | None]:
 
 
 def together(state: bytes | None, expires_us: int | None) -> bytes | None:
-    """The inverse; None: nothing is to be stored."""
+    """Inverse of `apart`; None: nothing is to be stored."""
     if expires_us is None:
         return state
     state = state or EMPTY
@@ -54,10 +54,11 @@ def together(state: bytes | None, expires_us: int | None) -> bytes | None:
 
 
 def require(states: Sequence[bytes]) -> bool:
-    """ProtocolError unless each of these is a state: MessagePack, a map from text, of what the platform can read. -> whether none is empty.
+    """Raise ProtocolError unless each of these is a state: a MessagePack map from text that the platform can read. Returns whether none
+    is empty.
 
-    They are read in one call, which is three times as fast as one by one, with a number between them that nobody can know: if each of
-    these stands where it should, no state ends too early or too late.
+    All are read in one call, which is three times as fast as one by one, with an unpredictable number between them: if each number is in
+    its place, no state ends too early or too late.
     """
     if not states:
         return True

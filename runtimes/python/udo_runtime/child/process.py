@@ -1,6 +1,6 @@
-"""The process of an operator: started, connected, listened to, ended. What it writes goes to our log, and its last lines are kept.
+"""An operator's process: start, connection, output, end. Its output goes to our log, and its last lines are kept.
 
-It is given one socket, memory to share with its engine, and an environment of its own; nothing of the engine's (docs/sandbox.md).
+The process gets one socket, memory to share with its engine, and an environment of its own; nothing of the engine's (docs/sandbox.md).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from udo_protocol.limits import LOG_END_CHARS, LOG_LINE_BYTES
 from udo_runtime.child import shared
 
 SOCKET = "UDO_OPERATOR_SOCKET"
-# Where files that were given at deployment lie.
+# The folder of the files that were given at deployment.
 DIRECTORY = "UDO_DIRECTORY"
-# sun_path holds 108 bytes with its closing zero.
+# sun_path holds 108 bytes including the terminating zero.
 _SOCKET_PATH_BYTES = 107
-# A process that has ended has written all it will; one that it left behind may hold its pipe open for ever.
+# A process that has ended writes no more; a process that it left behind may hold its pipe open forever.
 _LAST_WORDS_S = 1.0
-# Of its output at once: as much as a pipe holds.
+# Bytes of its output read at once: as much as a pipe holds.
 _CHUNK_BYTES = 1 << 16
-# After a signal that cannot be caught.
+# Wait for the end of a process after SIGKILL.
 _KILL_S = 10.0
-# As a sandbox, or a shell, reports a signal that its program ended by.
+# Added to a signal's number in the exit status, by a sandbox or a shell whose program was ended by that signal.
 _SIGNALLED = 128
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start it. `argv`: what confines it, then the command; `directory`: its own, where the socket is made."""
+    """How to start an operator's process. `argv`: the sandbox, then the command; `directory`: its own, for the socket."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -54,7 +54,7 @@ class Launch:
 
     @classmethod
     def of(cls, how: Mapping[str, Any], given: Mapping[str, str]) -> Launch:
-        """From an assignment's `command` (docs/protocol.md) and what the deployment adds to the environment."""
+        """From an assignment's `command` (docs/protocol.md) and the deployment's additions to the environment."""
         return cls(
             tuple(how["argv"]),
             how["cwd"],
@@ -67,10 +67,10 @@ class Launch:
 
 
 class Process:
-    """One started process. `shared`: the memory it is offered, None if there is none."""
+    """One started process. `shared`: the memory offered to it, or None."""
 
     def __init__(self, launch: Launch) -> None:
-        # A container sees its directory read-only, and shares its /tmp with nobody.
+        # In a container the directory is read-only, and /tmp is its own.
         self._made = "" if os.access(launch.directory, os.W_OK) else tempfile.mkdtemp(prefix="udo-")
         path = Path(self._made or launch.directory) / ".s"
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
@@ -83,7 +83,7 @@ class Process:
         self.shared = None if memory is None else shared.SharedMemory(memory, engine=True)
         try:
             self._listening.bind(str(path))
-            path.chmod(0o666)  # in a container it is another user's; who may reach it is a matter of the folder's mode
+            path.chmod(0o666)  # a container runs as another user; the folder's mode restricts access
             self._listening.listen(1)
             env = {**launch.env, SOCKET: str(path), DIRECTORY: launch.directory}
             if memory is not None:
@@ -95,7 +95,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a signal to the engine's group is the engine's
+                start_new_session=True,  # a signal to the engine's group is for the engine only
                 pass_fds=() if memory is None else (memory,),
             )
         except OSError as e:
@@ -108,7 +108,7 @@ class Process:
         self._reader = supervised.keep("operator-output", self._listen, self._over)
 
     def accept(self, deadline: float) -> socket.socket:
-        """The connection it makes; OperatorError if it ends, WaitTimeout if it makes none."""
+        """Wait for the process to connect; OperatorError if it ends before, WaitTimeout if it does not connect."""
         try:
             ended = os.pidfd_open(self._popen.pid)
             try:
@@ -127,7 +127,7 @@ class Process:
             self._close_listening()
 
     def end(self, wait_s: float = 0.0) -> str:
-        """How it ended; it is killed unless it does so by itself within `wait_s`."""
+        """Kill the process unless it ends by itself within `wait_s`; returns how it ended."""
         killed = ""
         try:
             status = self._popen.wait(wait_s)
@@ -140,7 +140,7 @@ class Process:
         self._over.set()
         self._reader.join(_LAST_WORDS_S)
         if not self._reader.is_alive() and self._popen.stdout is not None:
-            self._popen.stdout.close()  # it ended by an error
+            self._popen.stdout.close()  # the reader ended by an error
         if killed:
             return killed
         status = _SIGNALLED - status if status > _SIGNALLED else status
@@ -151,21 +151,21 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started: the operator, or what confines it."""
+        """The pid of the started process: the operator, or the sandbox around it."""
         return self._popen.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over."""
+        """Whether the process has ended."""
         return self._popen.poll() is not None
 
     @property
     def last_lines(self) -> str:
-        """What it wrote last, such as a stack trace."""
+        """The end of its output, e.g. a stack trace."""
         return self._last.rstrip("\n")
 
     def _listen(self) -> None:
-        """Many lines at a time: who prints is not to wait for who reads it."""
+        """Pass its output to our log, many lines at a time, so that the process does not wait when it prints."""
         assert self._popen.stdout is not None
         rest = b""
         while data := os.read(self._popen.stdout.fileno(), _CHUNK_BYTES):

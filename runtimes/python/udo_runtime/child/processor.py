@@ -1,4 +1,4 @@
-"""An operator in a process of its own, as the engine sees any operator: a Processor. Stateless frames; keyed.py has the others."""
+"""A Processor for an operator in a process of its own. Stateless frames; keyed.py has the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ChildProcessor(Processor):
-    """See the module."""
+    """A Processor that passes frames to the operator's process."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class ChildProcessor(Processor):
 
     @property
     def per_event(self) -> Operator:
-        """The operator, one event at a time; ProcessingError if it is not keyed."""
+        """The operator as one that takes single events; ProcessingError if it is not keyed."""
         if not self._is_keyed:
             return super().per_event
-        from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, as keyed.py in execution
+        from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, like keyed.py in execution
 
         return ChildOperator(self._child, self._output, self._types)
 
     @property
     def migrate_all(self) -> MigrateAll | None:
-        """A call for each state would be a request for each."""
+        """A function that migrates many states at once, since a call for each would be a request for each; None if not keyed."""
         if not self._is_keyed:
             return None
         from udo_runtime.child.keyed import ChildOperator
@@ -62,18 +62,18 @@ class ChildProcessor(Processor):
         return ChildOperator(self._child, self._output, self._types).migrate_all
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
-        """What runs keyed frames."""
+        """The processor of keyed frames."""
         from udo_runtime.child.keyed import ChildKeyedProcessor, ChildOperator
 
         return ChildKeyedProcessor(ChildOperator(self._child, self._output, self._types), keyed, self._output, self._ctx)
 
     def check(self) -> None:
-        """Whether it starts, speaks the protocol and has what the manifest asks for."""
+        """Check that the process starts, speaks the protocol and has the capabilities that the manifest requires."""
         self._child.open(check=True)
         self._child.close()
 
     def open(self) -> None:
-        """Start it, and let it rehearse if its manifest says with which events."""
+        """Start the process, and let it rehearse if the manifest names sample events."""
         self._child.open()
         if self._rehearse:
             from udo_runtime.child.rehearsal import Rehearsal, read
@@ -81,22 +81,22 @@ class ChildProcessor(Processor):
             Rehearsal(self._child, read(self._rehearse, self._input), self._output, self._key_columns).run()
 
     def look_after(self, counters: Counters) -> None:
-        """Between frames: its process is up, and what became of former ones is counted."""
+        """Keep the process running, and update the counters of its ends; called between frames."""
         self._child.look_after()
         counters.process = ProcessLife(self._child.pid, self._child.ends, self._child.last_end)
 
     def close(self) -> None:
-        """Let it leave."""
+        """Stop the process."""
         self._child.close()
 
     def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        """As with any operator; but what hung is not tried again event by event."""
+        """As for any operator, except that a batch is not tried event by event if the process hung."""
         if isinstance(error, Lost) and error.final:
             raise error
         return super().without_bad(batch, error, room)
 
     def name_event(self, error: ProcessingError, batch: pa.RecordBatch) -> None:
-        """It says it itself, or nobody knows: halving the batch would end one process after the other."""
+        """Do nothing: the process names the event or it stays unknown. Halving the batch would end one process after the other."""
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -114,7 +114,7 @@ class ChildProcessor(Processor):
 
 
 def name(e: Failed, rows: pa.RecordBatch) -> None:
-    """The event at fault, if it says which."""
+    """Set the error's event, if it gives the row."""
     if e.row is not None and e.row < rows.num_rows:
         with suppress(ValueError, OverflowError, pa.ArrowException):
             e.event = event_text(as_events(rows.slice(e.row, 1))[0])

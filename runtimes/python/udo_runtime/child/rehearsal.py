@@ -1,7 +1,7 @@
-"""Rehearsal: before an instance is ready its operator answers the sample events of its package, so that the first frame finds it warm.
+"""Rehearsal: before an instance is ready, its operator answers the sample events of its package, so that it is warm for the first frame.
 
-A JVM compiles while it runs: its first frames take 0.2 to 0.8 s. Answers, states and timers of a rehearsal go nowhere. The samples are
-asked for as they are, then repeated in frames of growing size, so that a slow operator is not asked for more than it has time for.
+A JVM compiles while it runs: its first frames take 0.2 to 0.8 s. Answers, states and timers of a rehearsal are discarded. The samples are
+sent as they are, then repeated in frames of growing size, so that a slow operator gets no more than it has time for.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from udo_runtime.execution.failure import ProcessingError
 if TYPE_CHECKING:
     from udo_runtime.child.keys import StoredKeys
 
-# A JVM has compiled what matters after some ten thousand events. More is asked for only while there is time.
+# A JVM has compiled the relevant code after some ten thousand events. More frames are sent only while there is time.
 _FRAMES, _ROWS, _MOST_S = 50, 1024, 2.0
-# Of one frame; far below what a message may hold.
+# Bytes of one frame; far below the bound of a message.
 _FRAME_BYTES = 1 << 20
 
 
 def read(path: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The sample events in this file, which the operator's author has written. ProcessingError if there are none."""
+    """The sample events in this file, written by the operator's author. ProcessingError if there are none."""
     file_name = Path(path).name
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -46,14 +46,14 @@ def read(path: str, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Rehearsal:
-    """Of one operator's process. `columns`: those of its key, none of a stateless one."""
+    """The rehearsal of one operator's process. `columns`: the columns of its key, none for a stateless operator."""
 
     def __init__(self, child: Child, samples: pa.RecordBatch, output: pa.Schema, columns: Sequence[str]) -> None:
         self._child, self._samples, self._output, self._columns = child, samples, output, columns
-        self._known: StoredKeys | None = None  # the samples' keys as the first frame left them: states do not grow with each further one
+        self._known: StoredKeys | None = None  # the samples' keys after the first frame; later frames do not change their states
 
     def run(self) -> None:
-        """Until it has answered enough. ProcessingError with the event if it fails, so that nothing is put into use that cannot work."""
+        """Send frames until enough are answered. ProcessingError with the event if one fails: an operator that cannot work is not used."""
         begun, took_s = time.monotonic(), 0.0
         for frame in self._frames():
             started = time.monotonic()
@@ -89,15 +89,15 @@ class Rehearsal:
             raise self._child.blame(e) from e
 
     def _keyed(self, frame: pa.RecordBatch) -> tuple[pa.RecordBatch, StoredKeys]:
-        """INDEX, and the keys of a frame, which are the same in each, as they are known."""
-        from udo_runtime.child.keys import StoredKeys  # needs MessagePack, of which a stateless operator may bring its own
+        """INDEX, and the keys of a frame, which are the same in each, with their known states."""
+        from udo_runtime.child.keys import StoredKeys  # needs MessagePack; a stateless operator may bring its own version
 
         index, values, _ = distinct([frame.column(column) for column in self._columns])
         keys = self._known or StoredKeys(values, [0] * len(values), [None] * len(values))
         return pa.RecordBatch.from_arrays([index], schema=INDEX), keys
 
     def _note(self, reply: Received, keys: StoredKeys) -> None:
-        """Validate what it says about states and timers, and keep the states of the first frame."""
+        """Validate the reply's states and timers, and keep the states of the first frame."""
         from udo_runtime.child.keys import StoredKeys, changes
 
         found = {row: state for row, state, _ in changes(reply, len(keys.values)).states}

@@ -1,7 +1,7 @@
 """The wire form of the operator protocol (docs/operator-protocol.md): messages and their tables over one Unix socket, all bounded.
 
-Nothing that comes is trusted: lengths are held against their bounds before anything is read, and tables are validated in full before
-anybody looks at them (udo_protocol.formats.body).
+Nothing received is trusted: lengths are checked against their bounds before anything is read, and tables are validated in full before
+they are used (udo_protocol.formats.body).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Received:
     tables: dict[int, pa.Buffer] = field(default_factory=dict, repr=False)
 
     def table(self, kind: int, schema: pa.Schema) -> pa.RecordBatch | None:
-        """One of its tables, validated in full; None if it has none such. ProtocolError says what is wrong with it."""
+        """The table of that kind, validated in full; None if there is none. ProtocolError says what is wrong with it."""
         if (data := self.tables.get(kind)) is None:
             return None
         try:
@@ -57,7 +57,7 @@ class Received:
 def encode(
     message: pb.Message, tables: Iterable[tuple[int, pa.RecordBatch]] = (), shared: SharedMemory | None = None
 ) -> list[bytes | pa.Buffer]:
-    """The message as pieces to be sent one after the other; `message` is given its parts. Large tables go into `shared` if there is any."""
+    """The message as pieces to be sent one after the other; sets `message.parts`. Large tables go into `shared`, if there is any."""
     pieces: list[bytes | pa.Buffer] = []
     size = 0
     if shared is not None:
@@ -75,20 +75,20 @@ def encode(
 
 
 class Wire:
-    """One connection. Every call is bounded by a `deadline` of time.monotonic(), None: for ever; WaitTimeout beyond it, Gone if nobody
-    is there. `shared`: the memory that both ends have agreed to use."""
+    """One connection. Every call is bounded by a `deadline` of time.monotonic() (None: no bound); WaitTimeout beyond it, Gone if the
+    other end has closed. `shared`: the memory that both ends have agreed to use."""
 
     def __init__(self, sock: socket.socket, most_bytes: int) -> None:
         self._sock, self._most_bytes = sock, most_bytes
         self.shared: SharedMemory | None = None
-        self._read, self._at, self._end = memoryview(bytearray(_READ_BYTES)), 0, 0  # what has come and is not yet taken
+        self._read, self._at, self._end = memoryview(bytearray(_READ_BYTES)), 0, 0  # bytes received and not yet taken
 
     def close(self) -> None:
-        """The other end sees it closed."""
+        """Close the connection."""
         self._sock.close()
 
     def send(self, pieces: Iterable[bytes | pa.Buffer], deadline: float | None) -> None:
-        """All of them."""
+        """Send all pieces."""
         left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         try:
             while left:
@@ -104,7 +104,7 @@ class Wire:
             raise Gone from e
 
     def receive(self, deadline: float | None) -> Received:
-        """The next message; ProtocolError if it is none."""
+        """Receive the next message; ProtocolError if it is invalid."""
         head_len, body_len = _PREFIX.unpack(self._take(_PREFIX.size, deadline))
         if head_len > HEADER_BYTES:
             raise ProtocolError(f"a header of {head_len} bytes; the bound is {HEADER_BYTES}")
@@ -151,14 +151,14 @@ class Wire:
         return data
 
     def _take(self, size: int, deadline: float | None) -> memoryview:
-        """The next bytes, which are good until the next call."""
+        """The next bytes, valid until the next call."""
         if self._end - self._at < size:
             into = self._read if size <= len(self._read) else memoryview(bytearray(size))
             rest = self._end - self._at
             into[:rest] = bytes(self._read[self._at : self._end])
             self._at, self._end = 0, rest
             while self._end < size:
-                # Of a large header no more than itself is read: what is read ahead lies in the buffer that stays.
+                # For a large header only its own bytes are read: bytes read ahead must be in the permanent buffer.
                 self._end += self._some(into[self._end : len(into)], deadline)
             if into is not self._read:
                 self._end = 0
@@ -167,7 +167,7 @@ class Wire:
         return self._read[at : self._at]
 
     def _some(self, into: memoryview, deadline: float | None) -> int:
-        """As many bytes as there are, at least one."""
+        """Receive the available bytes, at least one; returns their number."""
         try:
             self._bound(deadline)
             if not (read := self._sock.recv_into(into)):

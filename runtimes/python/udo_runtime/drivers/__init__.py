@@ -1,1 +1,1 @@
-"""What drives an engine: the owner of a slot, a standby, a mirror, a replay. Each performs the effects that its engine asks for."""
+"""Drivers of an engine: the owner of a slot, a standby, a mirror, a replay. Each performs the effects that its engine requests."""

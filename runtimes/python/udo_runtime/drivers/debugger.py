@@ -1,4 +1,4 @@
-"""Python's own debugger for a replayed operator: at its breakpoints and, if asked for, where it raises. Never part of an instance."""
+"""Python's debugger for a replayed operator: stops at its breakpoints and, on request, where it raises. Never part of an instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from udo_runtime.execution.failure import PassedOn, ProcessingError, own_frames
 
 
 class Quit(PassedOn):
-    """`q` was typed: the replay ends."""
+    """Raised when `q` was typed, to end the replay."""
 
 
 class Debugger(pdb.Pdb):
@@ -28,7 +28,7 @@ class Debugger(pdb.Pdb):
 
 
 class Watch:
-    """Breakpoints stop while `armed`; `post_mortem` opens the debugger at what the operator raises, too."""
+    """Stops at breakpoints while `armed`; `post_mortem` also opens the debugger where the operator raises."""
 
     def __init__(self, *, post_mortem: bool) -> None:
         self.armed = True
@@ -41,17 +41,17 @@ class Watch:
             Debugger().set_trace(sys._getframe(1))
 
     def __call__(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Run it under the debugger."""
+        """Wrap a function to run under the debugger."""
 
         @wraps(run)
         def watched(*args: Any) -> Any:
             try:
                 return run(*args)
             except ProcessingError as e:
-                if isinstance(e.__cause__, bdb.BdbQuit):  # of a pdb that the operator made itself
+                if isinstance(e.__cause__, bdb.BdbQuit):  # from a pdb that the operator made itself
                     raise Quit from None
                 if self._post_mortem and self.armed and e.__cause__ is not None and e is not self._opened:
-                    self._opened = e  # it may be raised again: by the retries, when there are none
+                    self._opened = e  # the code for retries may raise it again
                     self._open(e, own_frames(e.__cause__))
                 raise
 

@@ -1,4 +1,4 @@
-"""The owner of a keyed slot: loads state as it is asked for, sends answers, writes checkpoints, trims."""
+"""The owner of a keyed slot: loads state on demand, sends answers, writes checkpoints, trims."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from udo_runtime.state.durable import Durable
 from udo_runtime.state.ledger import Ledger
 from udo_runtime.state.session import Session
 
-# What is answered leaves behind the frame that ends later than this: answers of a slow operator do not wait for those of later frames.
+# Answers are sent after a frame that ends later than this: those of a slow operator do not wait for later frames.
 _EMIT_S = 0.002
 
 
 class KeyedOwner:
-    """See the module. `beside`: commands that are part of the step of the first checkpoint. `connect`: to the state server once more."""
+    """The driver of an owner's engine. `beside`: commands for the transaction of the first checkpoint. `connect`: opens another
+    connection to the state server."""
 
     def __init__(
         self, link: Link, engine: Engine, perform: Performer, durable: Durable, ledger: Ledger, connect: Callable[[], Connection]
@@ -47,9 +48,9 @@ class KeyedOwner:
         self.engine, self.durable, self.ledger = engine, durable, ledger
         self.beside: Sequence[Sequence[Arg]] = ()
         self._link, self._perform = link, perform
-        self._ending = False  # an epoch has ended, and no frame of another has been answered
+        self._ending = False  # an epoch has ended, and no frame of the next has been answered
         perform.on(LoadSession, lambda e: durable.load(e.name))
-        self._connect, self._ahead = connect, dict[int, AheadOfMove]()  # by version of the map
+        self._connect, self._ahead = connect, dict[int, AheadOfMove]()  # version of the map -> groups read ahead
         perform.on(FindTold, lambda _: route.told(link.conn, link.prefix))
         perform.on(Prepare, self._prepare)
         perform.on(LoadAdopted, self._adopted)
@@ -61,7 +62,7 @@ class KeyedOwner:
         perform.on(Trim, lambda e: link.reader.trim(e.seq))
 
     def begin(self, read: Read) -> int:
-        """Promoted without having been a standby: the state is loaded as it is asked for. From where to go on."""
+        """Begin after a promotion without having been a standby; the state is loaded on demand. Returns the frame to continue from."""
         self.engine.restart(self.start({}, unseen=self.durable.maybe_former()))
         return self.take(read)
 
@@ -75,7 +76,7 @@ class KeyedOwner:
         self._ahead[effect.version] = self.durable.ahead(self._connect, effect.version, source, effect.groups)
 
     def _forget_ahead(self, which: Callable[[int, AheadOfMove], bool]) -> None:
-        """Groups of a move that has not taken place, and will not."""
+        """Stop reading ahead for moves that will not take place."""
         for version in [v for v, old in self._ahead.items() if which(v, old)]:
             self._ahead.pop(version).stop()
 
@@ -85,24 +86,24 @@ class KeyedOwner:
         return Adopted(self.durable.adopted(name, effect.loaded, self._ahead.pop(effect.version, None)), self.ledger.adopted(name))
 
     def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
-        """What an engine begins with when its sessions are those of the newest checkpoint."""
+        """The data from which an engine starts whose sessions are those of the newest checkpoint."""
         return Start(sessions, failed_lanes(self._link.conn, self._link.prefix), self.durable.cuts(), self.ledger.sizes(), unseen)
 
     def take(self, read: Read) -> int:
-        """Promoted: send what rides in the newest checkpoint; from where to go on."""
+        """Take over after a promotion: send the riding answers of the newest checkpoint. Returns the frame to continue from."""
         if not self.durable.kept():
-            rewinding.release(self._link.conn, self._link.prefix)  # in place of one that came back, and died before it did
+            rewinding.release(self._link.conn, self._link.prefix)  # a version restored by a rollback may have died before this
         covers = self.durable.covered()
-        if covers.riding:  # whoever made this checkpoint may have died before the replicas held it
+        if covers.riding:  # the instance that made this checkpoint may have died before the replicas held it
             self.durable.await_replicas(self._waiting)
         return run(self.engine.take(covers.seq, covers.riding, read.emitted), self._perform)
 
     def expected_base(self, cursor: int) -> int | None:
-        """The log begins where the last checkpoint ends; the reader knows."""
+        """None: the log begins where the last checkpoint ends, which the reader knows."""
         return None
 
     def answer(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
-        """Answer these; what was answered before is only processed."""
+        """Answer these frames; those answered before are only processed."""
         since = time.perf_counter()
         for at, data in enumerate(frames, seq):
             run(self.engine.serve(at, data), self._perform)
@@ -113,7 +114,7 @@ class KeyedOwner:
         return seq + len(frames)
 
     def settle(self) -> None:
-        """Does nothing: no reply is outstanding after a step."""
+        """Do nothing: no reply is outstanding after a step."""
 
     def send(self, effect: Send) -> None:
         """Send answers."""
@@ -126,13 +127,13 @@ class KeyedOwner:
             self._ending = effect.ends
 
     def _waiting(self) -> None:
-        """For replicas: leave when told to, or when nobody could tell any more."""
+        """Called while waiting for replicas: raise if told to stop, or if the node manager is gone."""
         self._link.housekeeping()
         if self._link.stopping:
             raise Stopped
 
     def store(self, effect: WriteCheckpoint) -> None:
-        """A checkpoint becomes durable."""
+        """Write a checkpoint durably."""
         if effect.ends:
             turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS)
         beside = [*self.beside, *self.ledger.commands(effect.content.letters)]

@@ -1,4 +1,4 @@
-"""A keyed operator's instance from its assignment: owner, standby that becomes owner, or mirror."""
+"""Builds a keyed operator's instance from its assignment: owner, standby that becomes owner, or mirror."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from udo_runtime.state.versions import Versions
 
 
 class KeyedInstance:
-    """See the module; `a` is the assignment (docs/protocol.md)."""
+    """A keyed operator's instance; `a` is the assignment (docs/protocol.md)."""
 
     def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
         self.link, self._a, self._schemas = link, a, schemas
@@ -53,7 +53,7 @@ class KeyedInstance:
         self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix), connect)
 
     def serve(self) -> None:
-        """See main.Instance."""
+        """See main.Assigned."""
         link, a, owner = self.link, self._a, self._owner
         reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
         if comparing := a.get("comparing"):
@@ -73,6 +73,6 @@ class KeyedInstance:
             serve(link, owner, cursor)
 
     def _leave(self, _: Connection) -> None:
-        """The standby ends: nothing is kept for it any more."""
+        """Leave the changelog, so that no entries are kept for the ended standby."""
         with closing(Connection(self._a["state_socket"], login=self.link.conn.login)) as state:
             state.call(*changelog.leaving(self.link.prefix, self.link.name))

@@ -1,8 +1,8 @@
 """Comparing a keyed operator: each frame is answered from the state that the serving version had before it.
 
-The mirror follows the owner (state/standby.py). What it makes of the state itself lasts until the owner's next checkpoint, as
-after an update: so each epoch tells what the new version would have made of it, and differences do not pile up. A diff does
-so with all events, a canary with those of some key groups.
+The mirror follows the owner (state/standby.py). Its own changes to the state last until the owner's next checkpoint, as
+after an update: each epoch shows what the new version would have made of it, and differences do not accumulate. A diff compares
+all events, a canary those of some key groups.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from udo_runtime.state.standby import ChangelogEntry, StandbyState
 
 
 class KeyedComparer:
-    """See the module. `renew` is called between frames that are processed to get to the one that is compared."""
+    """The Comparer of a keyed operator. `renew` is called between frames that are processed to reach the one to compare."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class KeyedComparer:
         self.renew: Callable[[int], None] = lambda cursor: None
 
     def load(self, report: Report) -> None:
-        """Have the owner's state; then tell that this instance is ready, or that its version cannot read it."""
+        """Load the owner's state; then report that this instance is ready, or that its version cannot read the state."""
         self._perform.counting = self._engine.counting = False
         self._perform.on(LoadSession, lambda e: self._state.new(e.name))
-        self._link.reader.pin(1, 60_000)  # before the state is read: what comes behind it must be there
+        self._link.reader.pin(1, 60_000)  # before the state is read: later frames must still be in the log
         try:
             self._restart(self._state.load())
         except (ProcessingError, StateLost) as e:
@@ -77,7 +77,7 @@ class KeyedComparer:
         return self._compared(frame, served.get((frame.header.lane, frame.header.number)), new)
 
     def _compared(self, frame: Frame, answer: Frame | None, new: Frame) -> bool:
-        """Compare and count; False if these cannot be compared."""
+        """Compare and count the answers; False if they cannot be compared."""
         comparison, groups, failed = self._comparison, self._engine.groups, None
         if new.header.kind == ERROR:
             failure = new.header.failure
@@ -89,10 +89,10 @@ class KeyedComparer:
         try:
             events = frame.batch(self._perform.schema(frame.header.schema), text=False) if frame.header.kind == DATA else None
             served = self._served(answer)
-        except ProtocolError:  # whoever sent it is told so by the serving version
+        except ProtocolError:  # the serving version reports it to the sender
             return False
         theirs = served if answer.body is not None else None
-        if groups is not None and not failed:  # comparable where each event has one answer: whose the others are, nobody knows
+        if groups is not None and not failed:  # comparable only if each event has one answer: else their groups are unknown
             if events is None or theirs is None or theirs.num_rows != events.num_rows:
                 return False
             events, theirs = in_groups(events, events, groups), in_groups(theirs, events, groups)
@@ -112,7 +112,7 @@ class KeyedComparer:
         return True
 
     def _served(self, answer: Frame) -> pa.RecordBatch | None:
-        """What the serving version answered; None if it failed."""
+        """The answer of the serving version; None if it failed."""
         if answer.header.kind == ERROR:
             return None
         return empty(self._output) if answer.body is None else answer.batch(self._perform.schema(answer.header.schema))
@@ -124,8 +124,8 @@ class KeyedComparer:
         return decode(b"".join(map(bytes, pieces)))
 
     def _reach(self, seq: int) -> bool:
-        """Bring the state to what it was before frame `seq`; False if it holds that frame, or frames before it are gone: until the next
-        checkpoint."""
+        """Bring the state to that before frame `seq`; False, until the next checkpoint, if it includes that frame, or earlier frames
+        are gone."""
         self._checkpoints += self._state.read()
         if self._state.gone:
             raise Fenced(self._state.gone)

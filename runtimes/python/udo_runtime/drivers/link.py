@@ -1,4 +1,4 @@
-"""An instance's hold on its slot: the connection, the log's reader, parking, the node manager's heartbeat."""
+"""An instance's link to its slot: the connection, the log's reader, parking, the node manager's heartbeat."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from udo_runtime.output import begin_anew
 from udo_runtime.stats import Stats
 
 _HEARTBEAT_EVERY_S = 1.0
-# Looks in a row without the heartbeat: a queue server that hung may have let it expire, and is asked for it before it is renewed.
+# Successive checks without the heartbeat: it may have expired while the queue server hung, and be checked before it is renewed.
 _HEARTBEAT_MISSED = 4
-# Publishing the last counters must not hold up an end.
+# Publishing the last counters must not delay the end.
 _LAST_WORDS_S = 2.0
-# Of the log: far more than a node manager lets stand, far less than a file may have.
+# The size at which the log begins anew: far more than a node manager leaves in it, far less than a file may have.
 _LOG_BYTES = 64 << 20
 
 
@@ -36,20 +36,20 @@ class Link:
         self.conn, self.reader, self.limits = conn, reader, limits
         self.prefix, self.name = reader.prefix, reader.name
         self.counters = Counters()
-        self.look_after: Callable[[], None] = lambda: None  # the operator, now and then between frames
+        self.look_after: Callable[[], None] = lambda: None  # looks after the operator; called periodically between frames
         self._stats = Stats(f"{reader.prefix}stats:{reader.name}", self.counters)
         self._heartbeat_due, self._unheard = 0.0, 0
         self.stopping = self.parked = False
 
     def stop(self) -> None:
-        """From the handler of SIGTERM: leave behind the frame under way, or at once while parked."""
+        """Stop after the frame under way, or at once while parked; called by the handler of SIGTERM."""
         self.stopping = True
         if self.parked:
             raise Stopped
 
     @contextmanager
     def parking(self) -> Iterator[None]:
-        """While it lasts, SIGTERM raises Stopped instead of waiting for the next frame."""
+        """A context in which SIGTERM raises Stopped instead of waiting for the next frame."""
         self.parked = True
         try:
             if self.stopping:
@@ -65,7 +65,7 @@ class Link:
         return read.owner == self.reader.token
 
     def await_promotion(self) -> Read:
-        """Until this instance is the owner: what the slot looked like then."""
+        """Wait until this instance is the owner; returns the read that showed it."""
         while True:
             read = self.reader.read(1)
             if self.owns(read):
@@ -73,13 +73,13 @@ class Link:
             self.park_standby(read.emitted + 1, self.limits.park_ms)
 
     def park_standby(self, cursor: int, wait_ms: int) -> None:
-        """Sleep until promoted, at most so long."""
+        """Sleep until promoted, at most `wait_ms`."""
         with self.parking():
             self.reader.park(cursor, wait_ms, standby=True)
         self.housekeeping()
 
     def housekeeping(self, settle: Callable[[], None] = lambda: None) -> None:
-        """Now and then: counters and heartbeat. `settle` first receives what is still to come on the connection."""
+        """Publish the counters and check the heartbeat, if due. `settle` first receives outstanding replies on the connection."""
         now = time.monotonic()
         if now < self._heartbeat_due:
             return
@@ -94,13 +94,13 @@ class Link:
 
     @contextmanager
     def leaving(self, last: Callable[[Connection], None] = lambda conn: None) -> Iterator[None]:
-        """Around all an instance does: it may be stopped while parked, and leaves its counters behind, and what `last` leaves."""
+        """The context of an instance's whole work: allows a stop while parked, and publishes the counters and calls `last` at the end."""
         try:
             yield
         except Stopped:
             pass  # parked: nothing is under way but the parking's own replies
         finally:
-            # A connection of its own: on the loop's one, replies may still be to come.
+            # A connection of its own: that of the loop may have outstanding replies.
             with suppress(UdoError), closing(Connection(self.conn.path, timeout_s=_LAST_WORDS_S, login=self.conn.login)) as conn:
                 self._stats.publish(conn, force=True)
                 last(conn)

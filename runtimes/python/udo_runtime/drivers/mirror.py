@@ -1,7 +1,7 @@
-"""A mirror answers the frames that the owner answers and compares: it never writes an answer and never becomes owner.
+"""A mirror answers the frames that the owner answers, and compares: it never writes an answer and never becomes owner.
 
-The owner's emits leave copies of their answers in `served:{instance}` while `mirrors` names this instance; a pin keeps the frames
-they answer in the log. What is lost because this instance is slower is counted, never waited for.
+While `mirrors` names this instance, each emit of the owner leaves a copy of its answers in `served:{instance}`; a pin keeps the answered
+frames in the log. Frames that are lost because this instance is slower are counted, never waited for.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from udo_runtime.engine.stateless import fitting
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.load import Processor
 
-# How soon the end of the diff is noticed, and a report is renewed.
+# The longest time until the end of the diff is noticed, and between reports.
 _LOOK_S = 0.25
 _REPORT_MS = 60_000
 _BEGIN_S = 30
-# Longer than the answer to any frame as a rule; when it runs out, frames are lost to the diff and counted.
+# Usually longer than the answer to any frame takes; when it runs out, frames are lost to the diff and counted.
 _PIN_MS = 30_000
-# The answers that the owner gave, by (lane, number).
+# The owner's answers, by (lane, number).
 Served = Mapping[tuple[str, int], Frame]
 
 
@@ -38,7 +38,7 @@ class Comparer(Protocol):
     """Answers a frame as the new version does and compares."""
 
     def compare(self, seq: int, data: bytes | bytearray, served: Served) -> bool:
-        """False: this frame cannot be compared."""
+        """Answer and compare the frame; False if it cannot be compared."""
 
     def needed_from(self, cursor: int) -> int:
         """The first frame that may be read again."""
@@ -62,7 +62,7 @@ class StatelessComparer:
             return False
         try:
             theirs = None if answer.header.kind == ERROR else answer.batch(self._perform.schema(answer.header.schema))
-        except ProtocolError:  # its caller gets this error, too
+        except ProtocolError:  # the frame's sender gets this error too
             return False
         comparison.frame(answer.header.version)
         batch = None
@@ -81,14 +81,14 @@ class StatelessComparer:
 
 
 class Mirror:
-    """See the module."""
+    """The driver of a comparing instance."""
 
     def __init__(self, link: Link, comparer: Comparer, comparison: Comparison, reference: str) -> None:
         self._link, self._comparer, self._comparison, self._reference = link, comparer, comparison, reference
         self._report_due = 0.0
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> None:
-        """Compare until that is over: `mirrors` names this instance no more."""
+        """Compare until `mirrors` no longer names this instance."""
         found = self._comparison.found
         with self._link.leaving(self._leave):
             try:
@@ -110,7 +110,7 @@ class Mirror:
         return f"{self._link.prefix}{name}"
 
     def _await_begin(self) -> None:
-        """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy tells where to begin."""
+        """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy shows where to begin."""
         waited_until = time.monotonic() + _BEGIN_S
         while not self._on(self._link.conn.call("GET", self._key("mirrors"))):
             if time.monotonic() > waited_until:
@@ -142,7 +142,7 @@ class Mirror:
         served = _by_number(answers or ())
         seq = first
         while seq <= last:
-            # No more than is compared now: what lies behind would be read once more for each of these.
+            # Read only the frames that are compared now: later ones would be read again for each of these.
             reader.limits = replace(self._link.limits, read_frames=last + 1 - seq)
             read = reader.read(seq)
             if read.first > last or not read.frames:
@@ -167,7 +167,7 @@ class Mirror:
         return self._comparer.compare(seq, data, served)
 
     def _look(self, cursor: int, mirrors: Any) -> None:
-        """Leave once the diff is over and what it kept is compared; renew what is leased."""
+        """Stop once the diff is over and all copies are compared; renew the leases."""
         if not self._on(mirrors) and not self._link.conn.call("EXISTS", self._own("served")):
             self._link.stopping = True
         self._link.reader.pin(self._comparer.needed_from(cursor), _PIN_MS)
@@ -175,7 +175,7 @@ class Mirror:
         self._link.housekeeping()
 
     def renew(self, cursor: int) -> None:
-        """Now and then: what is leased, and the report."""
+        """Renew the pin and publish the report, if due."""
         if time.monotonic() >= self._report_due:
             self._report_due = time.monotonic() + _LOOK_S
             self._link.reader.pin(self._comparer.needed_from(cursor), _PIN_MS)

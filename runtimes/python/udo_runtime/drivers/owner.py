@@ -14,20 +14,20 @@ class Owner(Protocol):
     """Answers the frames that the loop has read."""
 
     def answer(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
-        """Answer these, the first of which is number `seq`; from where to go on."""
+        """Answer these frames, the first of which is number `seq`; returns the number to continue from."""
 
     def expected_base(self, cursor: int) -> int | None:
-        """Where the log will begin when it is read next, if that is known without asking."""
+        """The base of the log at the next read, if it is known without asking."""
 
     def settle(self) -> None:
-        """Receive what is still to come on the connection."""
+        """Receive outstanding replies on the connection."""
 
 
 def serve(link: Link, owner: Owner, cursor: int) -> None:
     """Run until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
     limits, reader = link.limits, link.reader
     backoff = LinearBackoff(limits.backoff_increment_us, limits.backoff_ceiling_us)
-    pinned = False  # a pin holds the log in front of the cursor
+    pinned = False  # a pin keeps frames before the cursor in the log
     while not link.stopping:
         park_ms = limits.park_ms if backoff.at_ceiling else None
         reader.send_read(cursor, None if pinned else owner.expected_base(cursor), park_ms)

@@ -1,4 +1,4 @@
-"""Performs the effects that every engine asks for: user code, schemas, who sent a frame, and whether that lane is still open."""
+"""Performs the effects that every engine requests: user code, schemas, the sender of a frame, and whether its lane is still open."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.engine.effects import Effect, Execute, FindSchema, FindSender, LaneOpen
 
 Perform = Callable[[Effect], Any]
-# A lane is checked again after this much time in user code: no frame waits longer than this for frames of a closed lane, plus
-# the one under way, and where frames are quick the look costs nothing beside them.
+# A lane is checked again after this much time in user code: no frame waits longer than this, plus the frame under way, for frames of a
+# closed lane; and if frames are quick, the check costs nothing compared with them.
 _LOOK_WORKED_S = 0.1
-# Lanes remembered; beyond that each is looked at once more.
+# Lanes remembered; beyond that number each is checked once more.
 _MOST_LANES = 1000
 
 
 class Performer:
-    """Performs the effects of one instance's engine. `on` adds further kinds; `settle` is called before the connection is used."""
+    """Performs the effects of one instance's engine. `on` adds kinds of effects; `settle` is called before the connection is used."""
 
     def __init__(self, link: Link, schema: pa.Schema) -> None:
         self._link = link
         self._schemas: dict[bytes, pa.Schema] = {schema_id(to_ipc(schema)): schema}
         self.settle: Callable[[], None] = lambda: None
-        self.counting = True  # off: what is executed counts nowhere
-        self._worked_s = 0.0  # in user code, so far
-        self._seen_open: dict[str, float] = {}  # lane -> time worked when it was seen open
+        self.counting = True  # whether executions are counted
+        self._worked_s = 0.0  # time in user code so far
+        self._seen_open: dict[str, float] = {}  # lane -> _worked_s when it was last seen open
         self._does: dict[type, Callable[[Any], Any]] = {
             Execute: self._execute,
             FindSchema: self._find,
@@ -40,7 +40,7 @@ class Performer:
         }
 
     def on(self, kind: type, does: Callable[[Any], Any]) -> None:
-        """Perform effects of this kind so."""
+        """Perform effects of this kind with `does`."""
         self._does[kind] = does
 
     def __call__(self, effect: Effect) -> Any:

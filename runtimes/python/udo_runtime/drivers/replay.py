@@ -1,6 +1,6 @@
 """Runs a loaded operator over recorded frames: the engines of production, with a file in place of the two servers.
 
-Nothing here has a lease or a heartbeat, so a debugger may stop it for any time.
+A replay has no lease and no heartbeat, so a debugger may stop it for any time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Watch = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Answered:
-    """A recorded frame (None if it cannot be decoded) and what the operator answers to it now; `answer` in the output schema."""
+    """A recorded frame (None if it cannot be decoded) and the operator's answer to it now; `answer` in the output schema."""
 
     seq: int
     frame: Header | None
@@ -39,7 +39,7 @@ class Answered:
 
 
 class Replay:
-    """One run. `watch` wraps what runs user code, so that a debugger sees where it fails."""
+    """One run. `watch` wraps functions that run user code, so that a debugger sees where it fails."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class Replay:
         self._does: dict[type, Callable[[Any], Any]] = {
             Execute: lambda e: watch(e.work)(),
             FindSchema: self._schema,
-            FindSender: lambda e: ("", 0),  # of a frame that cannot be decoded only the log knew
-            LaneOpen: lambda e: True,  # what was recorded is replayed
+            FindSender: lambda e: ("", 0),  # only the log knew the sender of a frame that cannot be decoded
+            LaneOpen: lambda e: True,  # all recorded frames are replayed
             Send: lambda e: self._answers.extend(e.answers),
         }
         if keyed is None:
-            processor.once = processor.named  # type: ignore[method-assign]  # a debugger is to see the event, too
+            processor.once = processor.named  # type: ignore[method-assign]  # a debugger is to see the event too
             stateless = StatelessEngine(processor, schemas[0], replies, FAIL, _NAME, DEFAULT, Counters())
             self._steps = lambda seq, data: self._stateless(stateless, seq, data)
             return
-        # Only here: a stateless operator may bring a MessagePack of its own.
+        # Imported only for keyed operators: a stateless one may bring its own MessagePack.
         from udo_runtime.drivers.replay_state import effects, engine
 
         running = engine(recording, processor, keyed, schemas, replies, ctx)
@@ -87,7 +87,7 @@ class Replay:
         return self._schemas[effect.identity]
 
     def run(self, wanted: Callable[[Header], bool] = lambda _: True) -> Iterator[Answered]:
-        """Feed the frames in order, those that cannot be decoded and those whose header is `wanted`."""
+        """Replay frames in order: those that cannot be decoded and those whose header is `wanted`."""
         for seq, data in self._recording.frames():
             header = _header(data)
             if header is None or wanted(header):

@@ -1,4 +1,4 @@
-"""A replay from beginning to end: answers into a file, failures told as they come, and what it came to, counted."""
+"""A complete replay: writes answers to a file, reports failures as they come, and returns the counts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from udo_runtime.drivers.replay import Answered, Replay
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 
-# Where an answered event comes from, in front of the operator's columns.
+# The origin of an answered event, before the operator's columns.
 ORIGIN = pa.schema([("__udo_seq", pa.int64()), ("__udo_lane", pa.string()), ("__udo_session", pa.string()), ("__udo_epoch", pa.int64())])
-# Failures told in full; all are counted.
+# Failures reported in full; all are counted.
 _TOLD = 20
 
 
 def run(file: Path, request: dict[str, Any], processor: Processor, output: pa.Schema, ctx: Context, answers: Path) -> dict[str, Any]:
-    """Replay `file`; the outcome. `request`: `epoch` (only its answers and failures are told, None: all), `post_mortem`, `input`."""
+    """Replay `file` and return the outcome. `request`: `epoch` (report only its answers and failures; None: all), `post_mortem`, `input`,
+    `keyed`."""
     epoch: int | None = request["epoch"]
     watch = Watch(post_mortem=request["post_mortem"])
     processor.open()
@@ -65,14 +66,14 @@ def _with_origin(a: Answered, answer: pa.RecordBatch, schema: pa.Schema) -> pa.R
 
 
 class _Counts:
-    """By session and epoch, in the order of their first frames; a stateless deployment has one row."""
+    """Counts by session and epoch, in the order of their first frames; a stateless deployment has one row."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int | None], dict[str, Any]] = {}
         self._errors: list[dict[str, Any]] = []
 
     def add(self, a: Answered) -> None:
-        """Count a frame and tell its failure."""
+        """Count a frame and report its failure."""
         h = a.frame
         key = (h.session, h.label.epoch) if h is not None and h.HasField("label") else ("", None)
         row = self._rows.setdefault(

@@ -1,4 +1,4 @@
-"""The state of a recording: a keyed engine begins with it, and nothing is written anywhere."""
+"""The state of a recording: a keyed engine begins with it; nothing is written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def engine(
     replies: Replies,
     ctx: Context,
 ) -> Engine:
-    """As it was in front of the first frame. It keeps no dead letters: a bad event fails its frame, where it can be looked at."""
+    """An engine in the state before the first frame. It keeps no dead letters: a bad event fails its frame, where it can be examined."""
     groups = {record.get("key_groups", KEY_GROUPS) for record, _ in recording.sessions().values()}
     running = Engine(
         processor.keyed(KeyedConfig.of(keyed)),
@@ -50,7 +50,7 @@ def engine(
 
 
 def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -> dict[type, Callable[[Any], Any]]:
-    """What the engine asks for beside what a stateless one does."""
+    """Functions for the effects that a keyed engine requests in addition to those of a stateless one."""
     sessions = recording.sessions()
     version, sources = keyed.get("state_version", 0), keyed.get("migrates_from", ())
     versions = Versions(version, sources, processor.per_event.migrate, processor.migrate_all, processor.layout)

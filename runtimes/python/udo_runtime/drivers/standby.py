@@ -1,7 +1,7 @@
-"""A warm standby of a keyed slot: has the owner's state, tries what the owner answers since, until it is promoted itself.
+"""A warm standby of a keyed slot: loads the owner's state and processes the frames that the owner answers, until it is promoted.
 
-What it processes before its promotion is on trial: the owner's next checkpoint takes its place (state/standby.py). A version that
-comes back from what was kept before an update does the same with that state and the input since.
+Frames processed before the promotion are on trial: the owner's next checkpoint replaces their effects (state/standby.py). A version that
+is rolled back to does the same with the state kept before the update and the input since then.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _TOO_LATE = "the input since the update is no longer in the log (from frame {}):
 
 
 def unreadable(report: Report, e: ProcessingError | StateLost) -> Fenced:
-    """State that this version cannot read: the owner goes on."""
+    """Report that this version cannot read the state, so that the owner continues; returns the error to raise."""
     report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
     return Fenced(f"not promoted: {e}")
 
 
 class Standby:
-    """See the module. `report` tells the node manager that it is ready, or why it will not be."""
+    """The driver of a standby. `report` tells the node manager that it is ready, or why it will not be."""
 
     def __init__(self, link: Link, owner: KeyedOwner, perform: Performer, state: StandbyState, report: Report, reference: str) -> None:
         self._link, self._owner, self._perform, self._state, self._report = link, owner, perform, state, report
         self._engine, self._durable, self._reference = owner.engine, owner.durable, reference
 
     def await_promotion(self) -> int:
-        """Until this instance is the owner: from where to go on."""
+        """Follow the owner until this instance is promoted; returns the frame to continue from."""
         started, state = time.perf_counter(), self._state
         self._trial(True)
         if state.rewinds:
@@ -60,7 +60,7 @@ class Standby:
         if follows:
             state.promoted()
             self._owner.beside = state.ending()
-            if state.rewinds:  # before anything is answered: until then the newer version's state is the one
+            if state.rewinds:  # before anything is answered: until this checkpoint the newer version's state is the valid one
                 run(self._engine.checkpoint(cursor - 1), self._perform)
                 self._owner.ledger.kept, self._engine.missed = False, None
                 self._await_log(cursor)
@@ -68,13 +68,13 @@ class Standby:
         return cursor
 
     def _trial(self, on: bool) -> None:
-        """What is processed on trial counts nowhere, and its answers are not made."""
+        """Switch trial on or off: frames on trial are not counted, and their answers are not made."""
         self._perform.counting = self._engine.counting = not on
-        # Who comes back is compared with who answered, also in what it fails on.
+        # In a rollback this version is compared with the one that answered, also in what it fails on.
         self._engine.processor.on_trial = on and not self._state.rewinds
         durable, state = self._durable, self._state
         state.require_types(on)
-        # A standby has loaded all there are.
+        # A standby has loaded all existing sessions.
         self._perform.on(LoadSession, (lambda e: state.new(e.name)) if on else (lambda e: durable.load(e.name)))
 
     def _restart(self) -> None:
@@ -83,7 +83,7 @@ class Standby:
         self._engine.restart(start)
 
     def _follow(self, cursor: int, started: float) -> tuple[int, bool]:
-        """Keep up with the owner until promoted: from where to go on, and whether the state is the owner's."""
+        """Follow the owner until promoted; returns the frame to continue from, and whether the state is the owner's."""
         link, state, first = self._link, self._state, cursor
 
         def tell() -> None:
@@ -93,24 +93,26 @@ class Standby:
         readiness = Readiness(link.conn, link.prefix, tell, early=not state.rewinds)
         while True:
             state.keep_lease()
-            # Who comes back rewinds between the halves of its promotion; read before the log, so that no END is answered behind that.
+            # In a rollback the rewind happens between the halves of the promotion; checked before the log is read, so that no END is
+            # answered after it.
             rewinds = state.rewinds and self._durable.owns()
             read = link.reader.read(cursor)
             owns = link.owns(read)
-            # After the read: a promotion fences the owner here first, so that no checkpoint follows it, and none is left unread.
+            # After the read: a promotion fences the owner on the state server first, so no checkpoint follows, and none is left unread.
             covered = state.sync()
             if covered is not None:
                 self._restart()
                 cursor = covered + 1
                 continue
-            # All of it, though it was processed here: whoever takes this instance's place before its first checkpoint needs it again.
+            # All of the input must be there, although it was processed: an instance that replaces this one before its first checkpoint
+            # needs it.
             if state.rewinds and (read.first > cursor if owns else read.base > first):
                 raise StateLost(_TOO_LATE.format(first))
             if rewinds or owns:
                 break
             if state.gone:
                 raise Fenced(state.gone)
-            if read.frames and not self._engine.commit_frame:  # else each has its checkpoint, and a second try would differ
+            if read.frames and not self._engine.commit_frame:  # else each frame has a checkpoint, and processing it again would differ
                 for seq, data in enumerate(read.frames, read.first):
                     run(self._engine.frame(seq, data), self._perform)
                 cursor = read.first + len(read.frames)
@@ -123,10 +125,10 @@ class Standby:
 
     def _promoted(self, cursor: int, read: Read) -> tuple[int, bool]:
         state = self._state
-        if state.gone:  # this process stood still for longer than the lease: load again, as after a crash
+        if state.gone:  # this process was paused for longer than the lease: load again, as after a crash
             self._trial(False)
             return self._owner.begin(read), False
-        if failed_lanes(self._link.conn, self._link.prefix) != self._failed:  # of one that failed since, frames were tried
+        if failed_lanes(self._link.conn, self._link.prefix) != self._failed:  # frames of a lane that failed since were tried
             state.take_back()
             covered = state.covered if state.rewinds else self._durable.covered().seq
             self._restart()
@@ -136,7 +138,7 @@ class Standby:
         return max(cursor, self._owner.take(read)), True
 
     def _catch_up(self, cursor: int, emitted: int) -> int:
-        """All that was answered is processed. The newest checkpoint, and what rides in it, is of the version that is replaced."""
+        """Process all answered frames. The newest checkpoint and its riding answers are those of the version that is replaced."""
         while cursor <= emitted:
             read = self._link.reader.read(cursor)
             if read.first > cursor or not read.frames:
@@ -153,7 +155,8 @@ class Standby:
             self._engine.missed.check(self._durable.failed)
 
     def _await_log(self, cursor: int) -> None:
-        """The state is this version's; until it owns the log too, what the other one answers is to be processed again."""
+        """Wait, after this version has taken the state, until it owns the log too; frames that the other version answers until then are
+        processed again."""
         while not self._link.owns(read := self._link.reader.read(cursor)):
             self._link.park_standby(cursor, _LOOK_MS)
         self._engine.emitted = read.emitted

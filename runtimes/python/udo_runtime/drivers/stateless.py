@@ -1,7 +1,7 @@
 """The owner of a stateless slot.
 
-Answers leave without waiting for their outcome: the fence is decided on the server together with the write, so the
-next frame is processed meanwhile, and a fenced instance learns it before it could do harm.
+Answers are sent without waiting for their outcome: the server decides on the fence together with the write, so the
+next frame is processed in the meantime, and a fenced instance learns of it before it could do harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP_BYTES = 64 << 10
 
 
 class StatelessOwner:
-    """See the module. `letters`: where bad events go under the policy `dead-letter`."""
+    """The driver of an owner's engine. `letters`: the store of bad events under the policy `dead-letter`."""
 
     def __init__(self, link: Link, engine: StatelessEngine, perform: Performer, replies: Replies, letters: StatelessLetters | None) -> None:
         self._link, self._engine, self._perform, self._letters = link, engine, perform, letters
@@ -33,17 +33,17 @@ class StatelessOwner:
             perform.on(KeepLetters, lambda e: letters.keep(e.seq, e.header, e.found, replies.reference, replies.instance))
 
     def begin(self, read: Read) -> int:
-        """Promoted: from where to go on."""
+        """Begin after a promotion; returns the frame to continue from."""
         if self._letters is not None:
             self._letters.begin(read.emitted)
         return read.emitted + 1
 
     def expected_base(self, cursor: int) -> int | None:
-        """What was answered is trimmed in the same step, so the log begins at the cursor."""
+        """The cursor: answered frames are trimmed in the same step, so the log begins there."""
         return cursor
 
     def answer(self, seq: int, frames: Sequence[bytes | bytearray]) -> int:
-        """Answer each of these."""
+        """Answer each of these frames."""
         waiting: list[Answer] = []
         size = 0
         for data in frames:

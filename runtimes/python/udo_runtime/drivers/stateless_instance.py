@@ -1,4 +1,4 @@
-"""A stateless operator's instance from its assignment: owner, or mirror."""
+"""Builds a stateless operator's instance from its assignment: owner, or mirror."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Schemas: TypeAlias = "tuple[pa.Schema, pa.Schema]"
 
 
 class StatelessInstance:
-    """See the module; `a` is the assignment (docs/protocol.md)."""
+    """A stateless operator's instance; `a` is the assignment (docs/protocol.md)."""
 
     def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
         self.link, self._a, self._processor, self._schemas = link, a, processor, schemas
@@ -35,7 +35,7 @@ class StatelessInstance:
         self._perform = Performer(link, schemas[0])
 
     def serve(self) -> None:
-        """See main.Instance."""
+        """See main.Assigned."""
         if comparing := self._a.get("comparing"):
             comparison = Comparison(self._replies.reference, comparing["examples"])
             comparer = StatelessComparer(self._processor, self._schemas[0], self._perform, comparison)
@@ -55,5 +55,5 @@ class StatelessInstance:
 
 
 def replies_of(link: Link, ctx: Context, output: pa.Schema) -> Replies:
-    """What this instance answers with; registers the schema of its answers."""
+    """The maker of this instance's replies; registers the schema of its answers."""
     return Replies(f"{ctx.operator}@{ctx.version}", link.name, store_schema(link.conn, link.prefix, to_ipc(output)))

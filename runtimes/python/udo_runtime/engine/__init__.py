@@ -1,6 +1,6 @@
-"""What decides: which frame changes which state, what is answered, what must be durable before which answer leaves.
+"""The engines, which decide which frame changes which state, what is answered, and what must be durable before which answer.
 
-No sockets, clocks, threads or servers. An engine is fed raw frames and runs as a generator of effects (effects.py): what it
-wants done or wants to know. Its driver does it and sends the result back in. Serving, standby, mirror and replay are drivers
+No sockets, clocks, threads or servers. An engine is fed raw frames and runs as a generator of effects (effects.py): actions
+and queries that it requests. Its driver performs them and sends the results back. Serving, standby, mirror and replay are drivers
 of the same engines.
 """

@@ -1,4 +1,4 @@
-"""Two versions' answers to the same frames, compared row by row: what differs is counted, some of it told in full."""
+"""Compares two versions' answers to the same frames row by row; counts the differences, and reports some of them in full."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _log = logging.getLogger("udo_runtime")
 
 @dataclass
 class Findings:
-    """Result of a comparison so far: counts of frames, or of rows where the name says so."""
+    """The result of a comparison so far: counts of frames, or of rows if the name says so."""
 
     frames: int = 0  # compared
     equal: int = 0
     different: int = 0
-    rows: int = 0  # served, in the frames compared
+    rows: int = 0  # served rows of the compared frames
     rows_different: int = 0
     row_counts_different: int = 0  # frames answered with another number of rows
     columns: dict[str, int] = field(default_factory=dict)  # column -> rows that differ
     errors_served: int = 0
     errors_new: int = 0
-    first_error: dict[str, str] | None = None  # of the new version: message, traceback, event
-    seen: int = 0  # answered while the diff ran, of any kind
+    first_error: dict[str, str] | None = None  # the new version's first error: message, traceback, event
+    seen: int = 0  # frames of any kind answered while the diff ran
     not_compared: int = 0  # control frames, frames of a lane that had failed, frames whose copy was lost
-    missed: int = 0  # this instance was too slow, or what it needed did not fit the bound
+    missed: int = 0  # frames for which this instance was too slow, or whose copies exceeded the bound
     served_by: dict[str, int] = field(default_factory=dict)  # version -> frames
     examples: int = 0
     ended: bool = False
-    left: str = ""  # why this instance could not go on, through no fault of the new version
-    looks: int = 0  # grows while this instance gets on
+    left: str = ""  # why this instance could not continue, through no fault of the new version
+    looks: int = 0  # grows while this instance makes progress
 
 
 class Comparison:
-    """Of the version `reference` with the serving one; `examples` is how many differing rows (or frames) are told in full."""
+    """Compares the version `reference` with the serving one; `examples`: how many differing rows (or frames) are reported in full."""
 
     def __init__(self, reference: str, examples: int) -> None:
         self.found = Findings()
@@ -54,17 +54,17 @@ class Comparison:
         self._versions: Counter[str] = Counter()
 
     def findings(self) -> Findings:
-        """What has been found so far."""
+        """The findings so far."""
         self.found.columns, self.found.served_by = dict(self._columns), dict(self._versions)
         return self.found
 
     def frame(self, served_by: str) -> None:
-        """One more frame is compared, which that version has answered."""
+        """Count a compared frame that version `served_by` has answered."""
         self.found.frames += 1
         self._versions[served_by] += 1
 
     def served_failed(self, frame: Frame, batch: pa.RecordBatch | None, answer: Frame, new: pa.RecordBatch) -> None:
-        """The serving version failed on the frame, the new one did not."""
+        """Record that the serving version failed on the frame, and the new one did not."""
         self.found.errors_served += 1
         self.found.different += 1
         self._differs(frame, batch, None, new, 0, [], f"the serving version failed: {answer.header.failure.message}")
@@ -77,9 +77,9 @@ class Comparison:
         served: pa.RecordBatch | None,
         e: ProcessingError | ProtocolError,
     ) -> None:
-        """The new version failed on the frame; `served`: what the serving one answered, None if it failed, too."""
+        """Record that the new version failed on the frame; `served`: the answer of the serving one, None if it failed too."""
         event = self.error(e)
-        if served is None:  # both fail: what they say of it is not compared
+        if served is None:  # both fail: their messages are not compared
             self.found.errors_served += 1
             self.found.equal += 1
             return
@@ -89,7 +89,7 @@ class Comparison:
         self._differs(frame, batch if one else None, served if one else None, None, 0, [], f"the new version failed: {e}", event)
 
     def error(self, e: ProcessingError | ProtocolError) -> str:
-        """Count what the new version failed with; the event it named."""
+        """Count an error of the new version; returns the event that it names."""
         self.found.errors_new += 1
         traceback, event = (e.traceback, e.event) if isinstance(e, ProcessingError) else ("", "")
         if self.found.first_error is None:
@@ -98,7 +98,7 @@ class Comparison:
         return event
 
     def compare(self, frame: Frame, batch: pa.RecordBatch, served: pa.RecordBatch, new: pa.RecordBatch) -> None:
-        """Row by row, as the running query would see the new answer: in the columns and types it was planned with."""
+        """Compare answers row by row, the new one as the running query would see it: in the columns and types it was planned with."""
         if problems := misfits(new.schema, served.schema):
             raise ProtocolError("the new version's answer would not fit the running query: " + "; ".join(problems))
         new = conform(new, served.schema)
@@ -134,7 +134,7 @@ class Comparison:
         why: str = "",
         event: str = "",
     ) -> None:
-        """Tell of it, unless enough is told; the event is known where each one has one answer, or where the operator named it."""
+        """Report a difference, unless enough are reported; the event is known if each has one answer, or if the operator named it."""
         if self.found.examples >= self._examples:
             return
         self.found.examples += 1

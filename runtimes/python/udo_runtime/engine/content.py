@@ -1,4 +1,4 @@
-"""The content of a checkpoint: changed groups, records of sessions, dead letters. Decided here, written by the driver.
+"""The content of a checkpoint: changed groups, records of sessions, dead letters. The driver writes it.
 
 A group's values are stored as a base and the changes after it; the changes are folded into a new base when they are larger than the base.
 """
@@ -16,26 +16,26 @@ from udo_runtime.state.session import Session
 
 # Changes below this are not worth folding, however small the base.
 FOLD_BYTES = 8 << 10
-# Folding groups, and writing those of a former version anew, is shared out among checkpoints, so that none takes long: each writes
-# so much whole, and twice of what changed, which is what folding in the end costs of each change.
+# Folding groups, and rewriting those of a former version, is spread over checkpoints, so that none takes long: each writes about this
+# many bytes of bases, plus twice the bytes of changes, which is the eventual cost of folding per change.
 _WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is written of one group. `delta`: the changed values. `base`: all values, in a new piece."""
+    """The data written for one group. `delta`: the changed values. `base`: all values, in a new piece."""
 
     session: str
     number: int
     meta: bytes
     delta: bytes | None
     base: bytes | None
-    place: PiecePlace  # with this written
+    place: PiecePlace  # the place after this write
 
 
 @dataclass(frozen=True)
 class LetterChanges:
-    """What becomes of a keyed slot's dead letters. `put` and `moved` say the hash they are to lie in, `gone` the one they lay in."""
+    """Changes to a keyed slot's dead letters. `put` and `moved` name the hash that is to hold them, `gone` the hash that held them."""
 
     put: Sequence[tuple[str, KeyedName, bytes]] = ()
     moved: Sequence[tuple[str, str, KeyedName]] = ()  # from, to
@@ -45,7 +45,7 @@ class LetterChanges:
 
 @dataclass(frozen=True)
 class CheckpointContent:
-    """One checkpoint. `records`: of sessions that changed; `dropped`: groups that are removed, by session. A session with such groups and
+    """One checkpoint. `records`: those of changed sessions; `dropped`: removed groups, by session. A session with dropped groups and
     without a record has ended."""
 
     pieces: Sequence[Piece]
@@ -55,9 +55,9 @@ class CheckpointContent:
 
 
 def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Piece], dict[str, dict[str, Any]]]:
-    """What is to be written of all groups that changed since the last checkpoint, and the records of the sessions that did.
+    """The data to write for all groups that changed since the last checkpoint, and the records of changed sessions.
 
-    `names` of new pieces: such as no piece of the slot ever had.
+    `names`: names for new pieces, which no piece of the slot ever had.
     """
     pieces: list[Piece] = []
     records: dict[str, dict[str, Any]] = {}
@@ -96,7 +96,7 @@ def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fol
 
 
 def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
-    """These pieces and all sessions' records are durable."""
+    """Note that these pieces and all sessions' records are durable."""
     by_name = {session.name: session for session in sessions}
     for piece in pieces:
         by_name[piece.session].groups[piece.number].saved()
@@ -107,7 +107,7 @@ def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
 
 
 def record(session: Session) -> dict[str, Any]:
-    """What a checkpoint says of a session beside its groups."""
+    """A session's record in a checkpoint, beside its groups."""
     known: dict[str, Any] = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
     known["key_groups"] = session.key_groups
     if session.restoring is not None:

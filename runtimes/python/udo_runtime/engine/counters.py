@@ -1,4 +1,4 @@
-"""What an instance counts."""
+"""The counters of an instance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLES = 1000
 
 @dataclass(frozen=True)
 class ProcessLife:
-    """Of an operator in a process of its own: its pid (0: there is none now), how many ended before, and how the last one of them did."""
+    """An operator in a process of its own: the pid (0: there is none now), how many processes have ended, and how the last one ended."""
 
     pid: int = 0
     ends: int = 0
@@ -33,11 +33,11 @@ class Counters:
         self.busy_s = 0.0
         self.process = ProcessLife()
         self._recent: deque[float] = deque(maxlen=_SAMPLES)
-        self._within = [0] * (len(FRAME_TIMES_MS) + 1)  # frames that took no longer than each bound, and more than the one before
+        self._within = [0] * (len(FRAME_TIMES_MS) + 1)  # frames in each bucket: at most this bound, and more than the one before
         self._groups: list[int] = []  # events of each key group
 
     def record(self, rows_in: int, rows_out: int, seconds: float) -> None:
-        """One frame was answered."""
+        """Count an answered frame."""
         self.frames += 1
         self.events_in += rows_in
         self.events_out += rows_out
@@ -46,10 +46,10 @@ class Counters:
         self._within[bisect_left(FRAME_TIMES_MS, seconds * 1000)] += 1
 
     def in_groups(self, numbers: pa.Array) -> None:
-        """The events of a frame lie in these key groups, one number each."""
+        """Count a frame's events by key group; `numbers`: the group of each event."""
         counted = numbers.value_counts()
         for group, events in zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True):
-            if type(group) is not int or not 0 <= group < MOST_KEY_GROUPS:  # whoever sent it knows nothing of key groups
+            if type(group) is not int or not 0 <= group < MOST_KEY_GROUPS:  # invalid number from the sender
                 continue
             self._groups.extend([0] * (group + 1 - len(self._groups)))
             self._groups[group] += events
@@ -59,11 +59,11 @@ class Counters:
         return struct.pack(f"<{len(self._groups)}Q", *self._groups)
 
     def retried(self) -> None:
-        """A batch is given to user code once more."""
+        """Count a retry of a batch."""
         self.retries += 1
 
     def values(self) -> dict[str, float]:
-        """The counters, and the time of a frame inside user code, of the last frames."""
+        """The counters, and quantiles of the time inside user code over the last frames."""
         ordered = sorted(self._recent) or [0.0]
         return {
             "events_in": self.events_in,

@@ -1,4 +1,4 @@
-"""Where two answers to the same events differ: arrays in, row numbers out. Null equals null, NaN equals NaN."""
+"""Finds the differences of two answers to the same events: arrays in, row numbers out. Null equals null, NaN equals NaN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VALUE_CHARACTERS = 500
 
 
 def unequal(served: pa.Array, new: pa.Array) -> list[int]:
-    """Rows in which two arrays of one type and length differ."""
+    """The rows in which two arrays of the same type and length differ."""
     if served.equals(new):
         return []
     try:
@@ -37,14 +37,14 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def unequal_columns(served: pa.RecordBatch, new: pa.RecordBatch) -> dict[str, list[int]]:
-    """Column -> rows that differ, of batches of one schema; of the rows that both have."""
+    """Column -> rows that differ, for batches of the same schema, among the rows that both have."""
     rows = min(served.num_rows, new.num_rows)
     found = {f.name: unequal(served.column(i).slice(0, rows), new.column(i).slice(0, rows)) for i, f in enumerate(served.schema)}
     return {name: differing for name, differing in found.items() if differing}
 
 
 def row(batch: pa.RecordBatch | None, i: int) -> dict[str, Any] | None:
-    """One row for people, with values that JSON can hold; None if there is no such row."""
+    """One row in readable form, with values that JSON can hold; None if there is no such row."""
     if batch is None or i >= batch.num_rows:
         return None
     return {f.name: _plain(batch.column(k)[i]) for k, f in enumerate(batch.schema)}

@@ -1,6 +1,6 @@
-"""What an engine asks its driver for. `run` drives a generator of effects to its end.
+"""The effects that an engine requests from its driver. `run` drives a generator of effects to its end.
 
-An effect's result is sent back into the generator; an error in doing it (a subclass of UdoError) is thrown into it.
+An effect's result is sent back into the generator; an error in performing it (a subclass of UdoError) is thrown into it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from udo_protocol.queue.frame import Bytes, Header
 from udo_protocol.state.dead_letters import KeyedName
 from udo_runtime.execution.bad_events import BadEvent
 
-if TYPE_CHECKING:  # a stateless operator may bring a msgpack of its own, which keyed state is kept by
+if TYPE_CHECKING:  # keyed state needs msgpack, of which a stateless operator may bring its own version
     from udo_runtime.engine.content import CheckpointContent
 
-# A lane and the pieces of the frame it is answered with.
+# A lane, and the pieces of the frame that answers it.
 Answer: TypeAlias = tuple[str, list[Bytes]]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """Call `work`, which runs user code on `rows` events -> its result. The driver may measure it; None: it is no frame of its own."""
+    """Call `work`, which runs user code on `rows` events -> its result. The driver may measure it; rows = None: not a frame of its own."""
 
     rows: int | None
     work: Callable[[], Any]
@@ -53,14 +53,14 @@ class LaneOpen:
 
 @dataclass(frozen=True, slots=True)
 class LoadSession:
-    """-> the Session of that name as durable state has it, or a new one."""
+    """-> the Session of that name from durable state, or a new one."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The answers to frames first, first + 1 ... may leave now. `ends`: with the last of them an epoch has ended."""
+    """Send the answers to frames first, first + 1 ... `ends`: with the last of them an epoch has ended."""
 
     first: int
     answers: Sequence[Answer]
@@ -69,14 +69,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class FindTold:
-    """-> (frame, number): the last frame that the node manager wrote into the log, and the number of the one by which a move raised the
+    """-> (frame, number): the last frame that the node manager wrote into the log, and the number of the frame by which a move raised the
     route."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """By that version of the group map, soon, these groups of the slot `source` will be this one's: what is stored of them may be read
-    ahead."""
+    """Read ahead the stored state of these groups of slot `source`, which will soon belong to this slot by that version of the group
+    map."""
 
     version: int
     source: int
@@ -85,7 +85,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class LoadAdopted:
-    """-> Adopted: what the slot is to adopt by that version of the group map. `loaded`: the sessions that are in memory."""
+    """-> Adopted: the groups that the slot is to adopt by that version of the group map. `loaded`: the sessions that are in memory."""
 
     version: int
     loaded: Collection[str]
@@ -93,7 +93,7 @@ class LoadAdopted:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """By that version of the group map these groups are another slot's."""
+    """Hand these groups over: by that version of the group map they belong to another slot."""
 
     version: int
     groups: Sequence[int]
@@ -101,17 +101,17 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class TakeIn:
-    """What was to be adopted by that version of the group map is part of the state."""
+    """Make the groups to be adopted by that version of the group map part of the state."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Make `content`, and that it covers the log up to `seq`, durable in one step; return when it is.
+    """Make `content`, and the fact that it covers the log up to `seq`, durable in one step; return when it is.
 
-    `riding`: the answers to the last frames of the range, which leave behind this; the next owner sends them if this one cannot.
-    `ends`: an epoch ends with it. `moving`: key groups leave the state, or come into it, in the same step.
+    `riding`: the answers to the last frames of the range, sent after this checkpoint; the next owner sends them if this one cannot.
+    `ends`: an epoch ends with it. `moving`: key groups that leave the state, or come into it, in the same step.
     """
 
     seq: int
@@ -124,31 +124,31 @@ class WriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Durable state covers the log up to `seq`: it may go."""
+    """Trim the log up to `seq`, which durable state covers."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReplays:
-    """-> the marks of dead letters that are to be sent again: name -> '' or the epoch that has done so."""
+    """-> the marks of dead letters that are to be sent again: name -> '' or the epoch that has sent it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLetters:
-    """-> the stored form of each of these dead letters; None: dropped meanwhile."""
+    """-> the stored form of each of these dead letters; None if dropped in the meantime."""
 
     names: Sequence[KeyedName]
 
 
 @dataclass(frozen=True, slots=True)
 class LetterSizes:
-    """-> bytes of each dead letter there is now, by hash and name: some may have been dropped from outside."""
+    """-> the bytes of each existing dead letter, by hash and name: some may have been dropped from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterRoom:
-    """-> how many more dead letters a stateless slot may keep."""
+    """-> the number of further dead letters that a stateless slot may keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ Steps: TypeAlias = Generator[Effect, Any, T]
 
 
 def run(steps: Steps[T], perform: Callable[[Effect], Any]) -> T:
-    """Perform every effect of `steps`; answers what it returns."""
+    """Perform every effect of `steps`; returns its result."""
     try:
         effect = next(steps)
         while True:

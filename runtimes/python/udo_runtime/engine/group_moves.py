@@ -1,4 +1,4 @@
-"""Key groups that leave a slot or come to it: what a frame of the node manager asks of its engine, and what the engine takes over."""
+"""The engine's part in moves of key groups that leave a slot or come to it, as requested by frames of the node manager."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class GroupMoves:
-    """One engine's part in moves. `taking`: adopted in memory; the engine's next checkpoint makes it part of the state."""
+    """One engine's part in moves. `taking`: groups adopted in memory; the engine's next checkpoint makes them part of the state."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.taking: TakeIn | None = None
 
     def step(self, seq: int, data: bytes | bytearray, header: Header, answer: Answer) -> Steps[None]:
-        """Key groups leave this slot, or come to it.
+        """Execute a frame that moves key groups out of this slot, or into it.
 
-        An answered frame of this kind is one that the node manager has answered in this instance's stead, or an ADOPT that the next
-        checkpoint would have covered. The node manager sends HANDOVER again if need be; what is to be adopted must be there before the
-        next frame. Whoever may write into the log may write such a frame, but not what it is compared with.
+        If the frame has been answered already, the node manager answered it on behalf of this instance, or it is an ADOPT that the next
+        checkpoint would have covered. The node manager sends HANDOVER again if needed; adopted groups must be there before the next
+        frame. An operator can write such a frame into the log, but not the copy with which it is compared.
         """
         engine, moving, replayed = self._engine, move_of(header), seq <= self._engine.emitted
         if replayed and not isinstance(moving, TakeIn):
@@ -40,7 +40,7 @@ class GroupMoves:
         if isinstance(moving, Prepare):
             if moving.groups:
                 yield moving
-            else:  # the source: what is durable before the cut need not be written while the groups wait
+            else:  # the source: state that is durable before the cut need not be written while the groups wait
                 engine.checkpoint_soon()
             engine.waiting.append(answer)
             return
@@ -51,7 +51,7 @@ class GroupMoves:
             yield from self._take_in(seq, moving, None if replayed else answer)
 
     def _hand_over(self, seq: int, moving: HandOver, answer: Answer) -> Steps[None]:
-        """Before the next frame is processed, the groups are durably another slot's."""
+        """Hand the groups over durably, before the next frame is processed."""
         engine = self._engine
         yield from self.taken_in(seq)
         engine.waiting.append(answer)
@@ -63,10 +63,10 @@ class GroupMoves:
         yield Trim(seq)
 
     def _take_in(self, seq: int, moving: TakeIn, answer: Answer | None) -> Steps[None]:
-        """The groups serve at once. What was delivered stays where it is until a checkpoint has made it part of the state: the next one,
-        of whatever cause, or that of the same frame, which the node manager sends once more.
+        """Adopt the groups, which serve at once. The delivered state stays where it is until a checkpoint makes it part of the slot's: the
+        next one, of whatever cause, or that of the same frame, which the node manager sends once more.
 
-        Until then only what is adopted in memory is right, so dead letters, which are looked up where they lie, do not wait.
+        Until that checkpoint only the adopted state in memory is valid. Dead letters are looked up on the server and cannot wait for it.
         """
         engine, again, letters = self._engine, self.taking == moving, False
         if not again:
@@ -81,21 +81,21 @@ class GroupMoves:
             yield Trim(seq)
 
     def taken_in(self, seq: int) -> Steps[None]:
-        """Before frame `seq`: what is adopted is part of the state."""
+        """Make adopted groups part of the state before frame `seq`."""
         if self.taking is not None:
             yield from self._engine.emit()
             yield from self._engine.checkpoint(seq - 1)
 
 
 def move_of(header: Header) -> Prepare | HandOver | TakeIn:
-    """What a frame of the node manager asks for."""
+    """The request in a frame of the node manager."""
     if header.kind == PREPARE:
         return Prepare(header.number, header.partition, list(header.groups))
     return HandOver(header.number, list(header.groups)) if header.kind == HANDOVER else TakeIn(header.number)
 
 
 def not_told(seq: int, header: Header) -> ProtocolError:
-    """The error for a frame that asks for a move and is not what the node manager wrote."""
+    """The error for a frame that requests a move and is not the one that the node manager wrote."""
     return ProtocolError(
         f"frame {seq} of the log asks the slot to move key groups (kind {header.kind}, version {header.number} of the group map): expected "
         "what the node manager wrote there, which alone moves key groups, and got something else. Nothing was moved; use: udo move"
@@ -103,7 +103,7 @@ def not_told(seq: int, header: Header) -> ProtocolError:
 
 
 def adopt(version: int, sessions: dict[str, Session], letters: KeyedLetters) -> Steps[bool]:
-    """Take over what the slot is to adopt by that version of the group map, into the state in memory. Whether there are dead letters."""
+    """Load the groups to be adopted by that version of the group map into the state in memory; returns whether they have dead letters."""
     adopted: Adopted = yield LoadAdopted(version, sessions)
     for name, (record, groups) in adopted.sessions.items():
         session: Session | None = sessions.get(name)

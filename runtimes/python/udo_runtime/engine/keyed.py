@@ -1,8 +1,8 @@
-"""The keyed state machine: which attempt a frame belongs to, what becomes of the state, what is durable before which answer.
+"""The keyed state machine: the attempt that a frame belongs to, its changes to the state, and what must be durable before its answer.
 
-An END is answered only when all the epoch did to its groups is durable. The checkpoint that makes it so covers the END
+An END is answered only when all changes of the epoch to its groups are durable. The checkpoint that does this covers the END
 frame itself and carries its answer, so that an instance that dies in between neither loses nor repeats it. With commit =
-"frame" that holds for every frame: nothing is ever processed twice, so that the operator need not be deterministic.
+"frame" that holds for every frame: nothing is ever processed twice, so the operator need not be deterministic.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from udo_runtime.state import restoring
 from udo_runtime.state.missed import Missed
 from udo_runtime.state.session import Session
 
-# A part of the retained bytes: below it the log always has room for what comes while a checkpoint is being written.
+# A checkpoint is due after 1/_CHECKPOINT_SHARE of the retained bytes: the log has room for frames that come while it is being written.
 _CHECKPOINT_SHARE = 4
 
 
 @dataclass(frozen=True)
 class Start:
-    """What durable state holds when an engine begins from it, or begins anew."""
+    """The content of durable state when an engine starts from it, or restarts."""
 
     sessions: dict[str, Session] = field(default_factory=dict)
-    failed_lanes: Iterable[str] = ()  # answered with an error in the operator's stead
-    cuts: Mapping[str, int] = field(default_factory=dict)  # session -> last frame of the log that belongs to the state before
+    failed_lanes: Iterable[str] = ()  # lanes that were answered with an error on behalf of the operator
+    cuts: Mapping[str, int] = field(default_factory=dict)  # session -> last frame of the log that belongs to the former state
     letters: Sizes = field(default_factory=dict)
     unseen: Sequence[str] = ()  # sessions not loaded, maybe in the form of a former state version
 
@@ -68,8 +68,8 @@ class Start:
 class Engine:
     """One slot's keyed state. `frame` processes one frame; `serve` and `flush` also answer, as the owner.
 
-    `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups). `token`: of the
-    owner.
+    `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups). `token`: the
+    owner's.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Engine:
         self.processor, self.letters, self.counters, self.groups = processor, letters, counters, groups
         self._input, self._output = schemas
         self._replies, self._limits, self._clock = replies, limits, clock
-        self.emitted = 0  # the last frame that is answered, by this or an earlier owner
-        self.missed: Missed | None = None  # of a version that goes back
-        self.counting = True  # off while what is processed is on trial, or was counted before
-        self._names = (f"{token}.{n}" for n in count())  # of new pieces
-        self.waiting: list[Answer] = []  # answers that may leave together, to the frames up to the last one served
-        self._moving: Header | None = None  # of the frame under way, if it moves key groups
+        self.emitted = 0  # the last answered frame, by this or an earlier owner
+        self.missed: Missed | None = None  # set during a rollback
+        self.counting = True  # off while frames are processed on trial, or were counted before
+        self._names = (f"{token}.{n}" for n in count())  # names of new pieces
+        self.waiting: list[Answer] = []  # answers not yet sent, to the frames up to the last one served
+        self._moving: Header | None = None  # header of the frame under way, if it moves key groups
         self.restart(Start())
 
     @property
@@ -101,7 +101,7 @@ class Engine:
         return self.processor.commit_frame
 
     def restart(self, start: Start) -> None:
-        """The state is that of a checkpoint; what has been done since is forgotten."""
+        """Start again from the state of a checkpoint; later changes are forgotten."""
         self.sessions, self._cuts = start.sessions, start.cuts
         self._unseen = list(start.unseen)
         self._failed = FailedLanes(start.failed_lanes)
@@ -113,12 +113,12 @@ class Engine:
     # -- the owner ---------------------------------------------------------------------------------------------------
 
     def serve(self, seq: int, data: bytes | bytearray) -> Steps[None]:
-        """Process frame `seq`; its answer leaves with the next flush, at an END behind its checkpoint."""
+        """Process frame `seq`; its answer is sent with the next flush, that of an END after its checkpoint."""
         answer, ended = yield from self.frame(seq, data, due=seq > self.emitted)
         if self._moving is not None:
             yield from self._moves.step(seq, data, self._moving, answer)
             return
-        if seq <= self.emitted:  # replayed: its answer is out already
+        if seq <= self.emitted:  # replayed: its answer has been sent already
             return
         if not ended or self.commit_frame:
             self.waiting.append(answer)
@@ -130,11 +130,11 @@ class Engine:
         yield Trim(seq)
 
     def checkpoint_soon(self) -> None:
-        """The next flush makes a checkpoint."""
+        """Let the next flush make a checkpoint."""
         self._uncovered = self._limits.retained_bytes
 
     def flush(self, seq: int) -> Steps[None]:
-        """Answer what is processed: all frames up to `seq`."""
+        """Send the answers to all processed frames, which are those up to `seq`."""
         if self.commit_frame and self.waiting:
             yield from self.checkpoint(seq, self.waiting)
             yield from self.emit()
@@ -146,12 +146,12 @@ class Engine:
             yield Trim(seq)
 
     def send(self) -> Steps[None]:
-        """Answer what may leave before a flush."""
+        """Send the answers that may be sent before a flush."""
         if not self.commit_frame:
             yield from self.emit()
 
     def take(self, seq: int, riding: Sequence[tuple[str, bytes | bytearray]], emitted: int) -> Steps[int]:
-        """Be the owner: send what rides in the newest checkpoint, which covers `seq`, and is not answered; from where to go on."""
+        """Become the owner: send the unanswered riding answers of the newest checkpoint, which covers `seq`; returns where to continue."""
         self.emitted = emitted
         first = seq - len(riding) + 1
         due: list[Answer] = [(lane, [frame]) for at, (lane, frame) in enumerate(riding, first) if at > emitted]
@@ -162,7 +162,7 @@ class Engine:
         return seq + 1
 
     def emit(self, *, ends: bool = False) -> Steps[None]:
-        """Send what waits."""
+        """Send the waiting answers."""
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             yield Send(self.emitted + 1, waiting, ends)
@@ -171,9 +171,9 @@ class Engine:
     def checkpoint(
         self, seq: int, riding: Sequence[Answer] = (), *, ends: bool = False, moving: HandOver | TakeIn | None = None
     ) -> Steps[None]:
-        """Make all that was done up to `seq` durable."""
+        """Make all changes up to `seq` durable."""
         moving = moving or self._moves.taking
-        if self._unseen and moving is None:  # of one that is loaded now, memory would lack what moves
+        if self._unseen and moving is None:  # a session loaded now would lack the moving groups in memory
             yield from self._see_one()
         sessions = list(self.sessions.values())
         pieces, records = changed(sessions, self._names)
@@ -186,7 +186,7 @@ class Engine:
         self._dropped, self._uncovered = {}, 0
 
     def _see_one(self) -> Steps[None]:
-        """Load one more session that nobody asked for: of a former version, the next checkpoints write it anew."""
+        """Load one more session that no frame asked for; the next checkpoints rewrite it if it is of a former version."""
         if (name := self._unseen.pop()) not in self.sessions:
             session = yield LoadSession(name)
             if any(group.former for group in session.groups.values()):
@@ -195,10 +195,10 @@ class Engine:
     # -- a frame -----------------------------------------------------------------------------------------------------
 
     def frame(self, seq: int, data: bytes | bytearray, *, due: bool = False) -> Steps[tuple[Answer, bool]]:
-        """The answer to one frame, whatever is in it, and whether it completes a lane's epoch.
+        """The answer to one frame, whatever it contains, and whether it completes a lane's epoch.
 
-        `due`: it is to be answered now. Then an attempt whose lane is closed has failed; what was answered once is processed again
-        whatever has become of its lane since.
+        `due`: the frame is to be answered now; an attempt whose lane is closed then fails. A frame that was answered before is processed
+        again even if its lane has been closed since.
         """
         self._uncovered += len(data)
         self._moving = None
@@ -211,19 +211,19 @@ class Engine:
         if header.kind in (PREPARE, HANDOVER, ADOPT):
             self._moving = header
             return self._replies.nothing(header), False
-        if seq <= self._cuts.get(header.session, 0):  # its attempt began with a state that was dropped or replaced since
+        if seq <= self._cuts.get(header.session, 0):  # its attempt began with a state that has been dropped or replaced since
             self._failed.add(header.lane)
         if header.lane in self._failed:
             return self._skipped(seq, header), False
         session: Session | None = self.sessions.get(header.session)
-        if session is None or header.job:  # it is loaded, or its state dropped, by what is durable
+        if session is None or header.job:  # its durable state is loaded, or dropped
             yield from self._moves.taken_in(seq)
         if session is None:
             session = self.sessions[header.session] = yield LoadSession(header.session)
         assert session is not None
         if (header.partition, *label_of(header)) in session.failed:
             return self._skipped(seq, header), False
-        if due and not (yield LaneOpen(header.lane)):  # its task was cancelled or died: the attempt can complete no more
+        if due and not (yield LaneOpen(header.lane)):  # its task was cancelled or died: the attempt cannot complete
             session.fail(label_of(header), header.partition)
             return self._skipped(seq, header), False
         try:
@@ -265,7 +265,7 @@ class Engine:
 
     def _events(self, session: Session, frame: Frame) -> Steps[Processed | None]:
         header = frame.header
-        # Text that is none is one event's fault: events are looked at one by one.
+        # Invalid UTF-8 is one event's fault: events are decoded one by one.
         batch = frame.batch((yield FindSchema(header.schema)), text=False)
         if problems := misfits(batch.schema, self._input):
             raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
@@ -284,7 +284,7 @@ class Engine:
         return done
 
     def _end(self, session: Session, header: Header) -> Steps[Processed | None]:
-        """What it means for dead letters is noted for the checkpoint that follows."""
+        """Process an END; its consequences for dead letters are noted for the following checkpoint."""
         if self.groups is not None:
             header, whole = Header(), header
             header.CopyFrom(whole)
@@ -307,7 +307,7 @@ class Engine:
         return done
 
     def _sent_again(self, letters: Mapping[KeyedName, Letter]) -> tuple[dict[KeyedName, pa.RecordBatch], dict[KeyedName, Letter]]:
-        """The events of dead letters that are sent again, and the letters whose events do not fit the operator any more."""
+        """The events of dead letters that are sent again, and the letters whose events no longer fit the operator."""
         events: dict[KeyedName, pa.RecordBatch] = {}
         failed: dict[KeyedName, Letter] = {}
         for name, letter in letters.items():
@@ -324,7 +324,7 @@ class Engine:
         return events, failed
 
     def _keep(self, header: Header, found: Sequence[BadEvent]) -> Steps[None]:
-        """The bad events of a frame become dead letters; ProcessingError if there is no room."""
+        """Make dead letters of a frame's bad events; ProcessingError if there is no room."""
         if not found:
             return
         label = label_of(header)
@@ -342,7 +342,7 @@ class Engine:
         return letter_of(bad, header, self._replies.reference, self._replies.instance, self._clock())
 
     def error(self, header: Header, e: UdoError) -> Answer:
-        """The answer to a frame that is not processed, nor are those of its lane behind it."""
+        """Fail a frame's lane, so that its later frames are skipped; returns the answer to the frame."""
         self._failed.add(header.lane)
         self.counters.errors += self.counting
         return self._replies.error(header, failure(e))
@@ -358,13 +358,13 @@ class Engine:
             session.groups.pop(n, None)
         self._dropped.setdefault(session.name, set()).update(numbers)
         if any(n >= 0 for n in session.groups):
-            session.changed = True  # other partitions are under way: its record must stay
+            session.changed = True  # other partitions are still running: its record must stay
         else:
             self._dropped[session.name].update(session.groups)
             del self.sessions[session.name]
 
 
 def in_groups(rows: pa.RecordBatch, events: pa.RecordBatch, groups: Collection[int]) -> pa.RecordBatch:
-    """Of `rows`, one for each of `events`, those in these key groups."""
+    """Those of `rows`, one for each of `events`, whose event is in these key groups."""
     numbers = events.column(GROUP_COLUMN)
     return rows.filter(pc.is_in(numbers, value_set=pa.array(groups, numbers.type)))

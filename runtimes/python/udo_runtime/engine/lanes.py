@@ -1,4 +1,4 @@
-"""Lanes of which a frame has failed: what they still send is skipped."""
+"""Lanes with a failed frame, whose further frames are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad event in the form in which it is put aside, and the error when there is no room for it."""
+"""A bad event as a dead letter, and the error when there is no room for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from udo_runtime.execution.failure import ProcessingError
 
 
 def letter(bad: BadEvent, header: Header, reference: str, instance: str, at: float) -> Letter:
-    """A bad event of a frame; `at`: seconds since 1970."""
+    """The dead letter of a frame's bad event; `at`: seconds since 1970."""
     return Letter(
         operator=reference,
         instance=instance,
@@ -32,7 +32,7 @@ def letter(bad: BadEvent, header: Header, reference: str, instance: str, at: flo
 
 
 def full(error: ProcessingError, deployment: str, limits: SlotLimits) -> ProcessingError:
-    """`error`, with the reason why the policy did not keep the event instead."""
+    """`error`, with the reason why the event could not be kept as a dead letter."""
     return ProcessingError(
         f"{error} (not kept as a dead letter: {deployment} may keep {limits.dead_letters} of {limits.dead_letter_bytes} bytes in all, "
         f"limits dead_letters and dead_letter_bytes. Send them again or drop them: udo dead replay {deployment}, udo dead drop "

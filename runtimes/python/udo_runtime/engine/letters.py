@@ -1,7 +1,7 @@
-"""Dead letters of a keyed slot: part of the checkpoints, and of an epoch as often as it counts: once.
+"""Dead letters of a keyed slot: part of the checkpoints, and kept exactly once per epoch.
 
-Those of an attempt wait as `pending` until it ENDs; then they count, and those of other attempts at the same epoch's key
-groups go. Letters of an attempt that never ENDs go with the END of a later epoch.
+Letters of an attempt are `pending` until it ENDs; then they become final, and those of other attempts at the same epoch's key
+groups are removed. Letters of an attempt that never ENDs are removed at the END of a later epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.state.groups import Label
 from udo_runtime.state.session import Session
 
-# Bytes of each letter, by hash (`pending`, `dead`) and name.
+# The bytes of each letter, by hash (`pending`, `dead`) and name.
 Sizes = Mapping[str, Mapping[str, int]]
 
 
@@ -35,9 +35,9 @@ class _Entry:
 
 
 class KeyedLetters:
-    """What is durable, and what the next checkpoint makes so.
+    """The durable letters, and the changes that the next checkpoint makes durable.
 
-    `mirror`: another version's answers are compared, so each epoch processes again the letters that the serving one has.
+    `mirror`: answers are compared with another version's, so each epoch processes again the letters that the serving version did.
     """
 
     def __init__(self, deployment: str, limits: SlotLimits, *, mirror: bool = False) -> None:
@@ -49,27 +49,27 @@ class KeyedLetters:
         self._failed: dict[KeyedName, bytes] = {}
 
     def restart(self, sizes: Sizes) -> None:
-        """What the last checkpoint left; what has been noted since is forgotten."""
+        """Start again from the letters of the last checkpoint; later changes are forgotten."""
         self._sessions.clear()
         self._changed.clear()
         self.saved()
         self.adopt(sizes)
 
     def adopt(self, sizes: Sizes) -> None:
-        """These are durable, too."""
+        """Add these letters, which are durable."""
         for where, by_name in sizes.items():
             for text, size in by_name.items():
                 if isinstance(name := parse_name(text), KeyedName):
                     self._sessions.setdefault(name.session, {})[name] = _Entry(size, where == DEAD, None, where)
 
     def hand_over(self, groups: Collection[int]) -> None:
-        """Those of these groups are another slot's, as they were at the last checkpoint."""
+        """Forget the letters of these groups, which belong to another slot since the last checkpoint."""
         for known in self._sessions.values():
             for name in [name for name in known if name.group in groups]:
                 del known[name]
 
     def keep(self, found: Mapping[KeyedName, bytes], error: ProcessingError) -> Steps[None]:
-        """Note a frame's bad events, of which the first failed with `error`; ProcessingError if there is no room."""
+        """Note a frame's bad events, the first of which failed with `error`; ProcessingError if there is no room."""
         entries = {name: _Entry(len(body), False, body) for name, body in found.items()}
         if not self._fits(entries):
             self._look((yield LetterSizes()))
@@ -80,7 +80,7 @@ class KeyedLetters:
         self._changed.update(entries)
 
     def end(self, session: str, label: Label, groups: Collection[int], *, void: bool) -> None:
-        """An attempt has ENDed for these groups; `void`: without a trace, as if the one before it were the last."""
+        """Note that an attempt has ENDed for these groups; `void`: it leaves no trace, and the attempt before it counts."""
         known = self._sessions.get(session)
         if not known:
             return
@@ -98,11 +98,11 @@ class KeyedLetters:
                 self._remove(known, name)
 
     def due(self, session: Session, label: Label, groups: Collection[int]) -> Steps[tuple[dict[KeyedName, Letter], list[KeyedName]]]:
-        """What this END is to process again, and what an earlier epoch has: that may go.
+        """The letters that this END is to process again, and those that an earlier epoch has, which may be removed.
 
-        To process are those marked for it or, if an attempt at this epoch has ENDed, what that one processed: no more, no less. Nor
-        may another one process else that is compared with it. Marks of epochs that have not ENDed in this state are from before it was
-        set back.
+        These are the letters marked to be sent again or, if an attempt at this epoch has ENDed, exactly those that it processed; a mirror
+        processes the same as the version with which it is compared. Marks of epochs that have not ENDed in this state date from before it
+        was set back.
         """
         groups = set(groups)
         known = self._sessions.get(session.name, {})
@@ -111,7 +111,7 @@ class KeyedLetters:
             return {}, []
         mine = {str(n): n for n, e in known.items() if e.ended and n.group in groups and n.epoch < label.epoch}
         marks = {n: mark for name, mark in durable.items() if (n := mine.get(name)) is not None}
-        for n, epoch in self._marks.items():  # of an END that the same checkpoint will cover
+        for n, epoch in self._marks.items():  # marks of an END that the same checkpoint will cover
             if epoch is None:
                 marks.pop(n, None)
             elif n in marks:
@@ -125,7 +125,7 @@ class KeyedLetters:
     def replayed(
         self, session: str, epoch: int, done: Iterable[KeyedName], failed: Mapping[KeyedName, Letter], settled: Iterable[KeyedName]
     ) -> None:
-        """This END has: `done` go with a later one, `failed` stay with their new reasons, `settled` go now."""
+        """Note the outcome of this END's letters: `done` are removed at a later END, `failed` stay with new reasons, `settled` go now."""
         known = self._sessions.get(session, {})
         for name in settled:
             self._remove(known, name)
@@ -144,7 +144,7 @@ class KeyedLetters:
         return LetterChanges(put, moved, dict(self._marks), [(where, name) for name, where in self._gone.items()])
 
     def saved(self) -> None:
-        """The changes are durable."""
+        """Note that the changes are durable."""
         for entry in self._changed.values():
             entry.where, entry.body = entry.wanted, None
         self._changed.clear()

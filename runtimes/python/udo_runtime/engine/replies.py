@@ -1,4 +1,4 @@
-"""The frames that an instance answers with, whatever it does."""
+"""The frames with which an instance answers, of all kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from udo_runtime.execution.failure import ProcessingError
 
 
 class Replies:
-    """Of the version `reference` (name@version) in the instance of that name; `schema`: the id of its answers' schema."""
+    """The replies of version `reference` (name@version) in this instance; `schema`: the id of its answers' schema."""
 
     def __init__(self, reference: str, instance: str, schema: bytes) -> None:
         self.reference, self.instance, self._schema = reference, instance, schema
@@ -24,7 +24,7 @@ class Replies:
         return Header(lane=to.lane, number=to.number, kind=kind, version=self._version, trace=to.trace)
 
     def events(self, to: Header, answer: pa.RecordBatch, highest: EventTimes | None = None) -> Answer:
-        """The operator's own answer; `highest`: the highest event times of what it answers, if it goes by event time."""
+        """The operator's own answer; `highest`: the highest event times of the answered events, if it uses event time."""
         reply = self.header(to, ANSWER)
         if highest:
             reply.MergeFrom(Header(**event_times.fields(highest)))
@@ -37,15 +37,15 @@ class Replies:
         return to.lane, encode(self.header(to, ANSWER))
 
     def skipped(self, to: Header) -> Answer:
-        """A frame behind one that failed."""
+        """The answer to a frame after one that failed."""
         return to.lane, encode(self.header(to, SKIPPED))
 
     def stale(self, to: Header) -> Answer:
-        """A frame of an attempt that has been overtaken."""
+        """The answer to a frame of an attempt that has been overtaken."""
         return to.lane, encode(self.header(to, STALE))
 
     def error(self, to: Header, failure: Failure) -> Answer:
-        """The frame failed."""
+        """The answer to a frame that failed."""
         failure.operator, failure.instance = self.reference, self.instance
         reply = self.header(to, ERROR)
         reply.failure.CopyFrom(failure)
@@ -53,7 +53,7 @@ class Replies:
 
 
 def failure(e: UdoError) -> Failure:
-    """An error as it travels."""
+    """The wire form of an error."""
     if isinstance(e, ProcessingError):
         return Failure(code=e.wire_code, message=str(e), traceback=e.traceback, event=e.event)
     return Failure(code=e.code, message=str(e))

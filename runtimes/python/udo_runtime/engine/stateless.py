@@ -1,4 +1,4 @@
-"""Frames of a stateless operator: each is answered by itself, in order; by the policy it is tried again and freed of bad events."""
+"""Frames of a stateless operator: each is answered by itself, in order; the policy may retry it and leave out its bad events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from udo_runtime.execution.load import Processor
 
 
 class StatelessEngine:
-    """One slot's frames. `policy`: what becomes of events that user code fails on (udo_protocol/state/dead_letters.py)."""
+    """Answers one slot's frames. `policy`: the treatment of events that user code fails on (udo_protocol/state/dead_letters.py)."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class StatelessEngine:
         self._counters, self._failed = counters, FailedLanes()
 
     def frame(self, seq: int, data: bytes | bytearray) -> Steps[Answer]:
-        """The answer to one frame, whatever is in it."""
+        """The answer to one frame, whatever it contains."""
         try:
             frame = decode(data)
         except ProtocolError as e:
@@ -49,7 +49,7 @@ class StatelessEngine:
             return self._replies.skipped(header)
         if header.kind == END:
             return self._replies.nothing(header)
-        if not (yield LaneOpen(header.lane)):  # its task was cancelled or died: others wait behind it
+        if not (yield LaneOpen(header.lane)):  # its task was cancelled or died: do not let others wait for it
             return self._replies.skipped(header)
         try:
             if header.kind != DATA:
@@ -68,7 +68,7 @@ class StatelessEngine:
             return (yield from self._mended(seq, frame.header, batch, e))
 
     def _mended(self, seq: int, header: Header, batch: pa.RecordBatch, error: ProcessingError) -> Steps[pa.RecordBatch]:
-        """The answer to a frame that user code has failed on, by the deployment's policy; ProcessingError under `fail`."""
+        """The answer, by the deployment's policy, to a frame that user code has failed on; ProcessingError under `fail`."""
         process, retries, rows = self._process, self._limits.retries, batch.num_rows
         first = error
         try:
@@ -96,7 +96,7 @@ class StatelessEngine:
 def fitting(frame: Frame, schema: pa.Schema, *, text: bool) -> Steps[pa.RecordBatch]:
     """A frame's events in this schema; ProtocolError if they do not fit it.
 
-    Not `text`: a string that is no text is one event's fault, where events are looked at one by one.
+    Without `text`, UTF-8 is not checked: if events are decoded one by one, invalid UTF-8 is one event's fault.
     """
     batch = frame.batch((yield FindSchema(frame.header.schema)), text=text)
     if problems := misfits(batch.schema, schema):

@@ -1,1 +1,1 @@
-"""Runs the author's code: one batch, or event by event; what it raises becomes a failure."""
+"""Runs the author's code on a batch or event by event; its exceptions become failures."""

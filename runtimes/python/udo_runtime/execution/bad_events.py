@@ -1,4 +1,4 @@
-"""What becomes of a batch that user code failed on: it is tried again, then its bad events are found and left out."""
+"""Treatment of a batch that user code failed on: it is retried, then its bad events are found and left out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Result = TypeVar("Result")
 Work = Callable[[pa.RecordBatch], pa.RecordBatch]
 # Raised by values that Python cannot hold.
 UNHELD = (ValueError, OverflowError, TypeError, pa.ArrowInvalid)
-# Before the first, second ... try. What passes by itself (a service that restarts) often takes this long; ten of them stay far
-# below the answer time-out.
+# The pause before the first retry; that before the n-th is n times as long. Transient failures (a service that restarts) often take this
+# long; ten pauses stay far below the answer time-out.
 _PAUSE_S = 0.05
-# Of a traceback: the end, where the cause stands.
+# The kept end of a traceback, which contains the cause.
 _TRACEBACK_CHARS = 8000
 
 
 @dataclass(frozen=True)
 class BadEvent:
-    """One event (of a keyed operator maybe a timer) that user code failed on."""
+    """One event (or a timer of a keyed operator) that user code failed on."""
 
     row: int
     error: ProcessingError
@@ -38,7 +38,7 @@ class BadEvent:
 
     @property
     def traceback(self) -> str:
-        """The operator's own, at most its last 8,000 characters."""
+        """The last 8,000 characters of the operator's own traceback."""
         return self.error.traceback[-_TRACEBACK_CHARS:]
 
 
@@ -60,7 +60,7 @@ def as_json(one: pa.RecordBatch) -> str:
 
 
 def again(work: Callable[[], Result], retries: int, error: ProcessingError, note: Callable[[], None]) -> Result:
-    """Run `work`, which has failed with `error`, up to `retries` times more, telling `note` of each; the last error."""
+    """Run `work`, which has failed with `error`, up to `retries` times more, calling `note` before each; raises the last error."""
     for n in range(1, retries + 1):
         note()
         time.sleep(n * _PAUSE_S)
@@ -72,7 +72,7 @@ def again(work: Callable[[], Result], retries: int, error: ProcessingError, note
 
 
 def bisect(work: Work, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[list[pa.RecordBatch], list[BadEvent]]:
-    """The answers to the parts of `batch` without its bad events, in order, and these, found by halving. As `halved`."""
+    """The answers to the parts of `batch` without its bad events, in order, and the bad events, found by halving. See `halved`."""
     good, bad = halved(lambda at, rows: work(batch.slice(at, rows)), batch.num_rows, error, room)
     return good, [bad_row(batch, row, e) for row, e in bad]
 
@@ -80,11 +80,11 @@ def bisect(work: Work, batch: pa.RecordBatch, error: ProcessingError, room: int)
 def halved(
     work: Callable[[int, int], pa.RecordBatch], rows: int, error: ProcessingError, room: int
 ) -> tuple[list[pa.RecordBatch], list[tuple[int, ProcessingError]]]:
-    """The answers to the parts of a batch without its bad events, in order, and these by row.
+    """The answers to the parts of a batch without its bad events, in order, and the bad events by row.
 
-    `work` is given a part's first row and length; it failed on the whole of it with `error`. With k bad ones of n events it is called at
-    most 2k log2(n) + 2k times; with more than `room` bad ones it ends, and says so in the number of those found: room + 1.
-    ProcessingError if the answers are more than a caller takes.
+    `work` gets a part's first row and length; it failed on the whole batch with `error`. With k bad events of n it is called at
+    most 2k log2(n) + 2k times; the search ends after room + 1 bad events, a number that shows that there were more than `room`.
+    ProcessingError if the answers are larger than a caller takes.
     """
     good, answered, size = list[pa.RecordBatch](), 0, 0
     bad: list[tuple[int, ProcessingError]] = []
@@ -112,7 +112,7 @@ def halved(
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any] | ProcessingError]:
-    """Each row as a dict, or the error why Python cannot hold it."""
+    """Each row as a dict, or the error that says why Python cannot hold it."""
     try:
         return list(as_events(batch))
     except UNHELD:

@@ -1,4 +1,4 @@
-"""The keys of a frame, as Python has them: two events are of one key where Spark's groupBy would say so."""
+"""The keys of a frame as Python values: two events have the same key if Spark's groupBy would say so."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 
 from udo_runtime.state.codec import NAN
 
-# Types of which Arrow and Python agree on when two values are the same key. (Floats: Arrow tells 0.0 from -0.0.)
+# Types for which Arrow and Python agree on when two values are the same key. (Floats: Arrow distinguishes 0.0 from -0.0.)
 _SAME = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean, pa.types.is_date32)
 
 
 def comparable(column: pa.Array) -> pa.Array:
-    """A key column of which equal values, and only these, are equal in Python; the column itself if it is so already.
+    """A key column whose values are equal in Python if and only if they are the same key; the column itself if nothing has to change.
 
-    0.0 and -0.0 are one key (for NaN see `values_of`). A time with a zone is the instant, in UTC: Python compares two times of one zone by
-    their wall clock, which shows each time of an hour in autumn twice. Times are of µs, as in Spark.
+    0.0 and -0.0 are one key (for NaN see `values_of`). A time with a zone becomes the instant, in UTC: Python compares two times of one
+    zone by their wall clock, which shows each time of an hour in autumn twice. Times are in µs, as in Spark.
     """
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
@@ -31,7 +31,7 @@ def comparable(column: pa.Array) -> pa.Array:
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """The values of a comparable column, as the keys of a dict."""
+    """The values of a comparable column, for use as keys of a dict."""
     values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return [NAN if value != value else value for value in values]
@@ -39,7 +39,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def comparable_value(value: Any) -> Any:
-    """The same of a single value."""
+    """A single value in comparable form (see `comparable` and `values_of`)."""
     if isinstance(value, tuple):
         return tuple(map(comparable_value, value))
     if isinstance(value, float):
@@ -50,7 +50,7 @@ def comparable_value(value: Any) -> Any:
 
 
 def distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Any], pa.Array]:
-    """For each row the number of its key; each key's value; its first row."""
+    """(the number of each row's key, each key's value, each key's first row)."""
     if len(columns) == 1 and any(is_one(columns[0].type) for is_one in _SAME):
         encoded = columns[0].dictionary_encode(null_encoding="encode")
         count = pa.array(range(len(encoded.dictionary)), pa.int32())

@@ -1,4 +1,4 @@
-"""What went wrong in user code, as its author and the Spark user are to see it."""
+"""Failures of user code, in the form shown to its author and to the Spark user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from udo_runtime.execution.hints import hint
 
 
 class ProcessingError(OperatorError):
-    """User code failed on a batch; `traceback` is its own, `event` the offending one as JSON where it is known. All bounded."""
+    """User code failed on a batch; `traceback` is its own, `event` the offending event as JSON, if known. All bounded."""
 
     def __init__(self, message: str, traceback_text: str = "", event: str = "", code: str = "operator") -> None:
         super().__init__(cut(message, MESSAGE_CHARS))
@@ -27,7 +27,7 @@ class ProcessingError(OperatorError):
 
 
 class PassedOn(BaseException):
-    """Raised by the runtime itself, or for its user, in the midst of user code: no failure of that."""
+    """Raised by the runtime itself, or for its user, in the middle of user code; not a failure of user code."""
 
 
 class KeyboardStop(PassedOn, KeyboardInterrupt):
@@ -35,18 +35,18 @@ class KeyboardStop(PassedOn, KeyboardInterrupt):
 
 
 def failed(e: BaseException, event: dict[str, Any] | None = None, before: str = "") -> ProcessingError:
-    """What user code raised, whatever it is: only signals and memory end a process. `before`: words in front of the message."""
+    """The error for any exception of user code: only signals and lack of memory end a process. `before`: a prefix of the message."""
     children.end_if_forked(e)
     return ProcessingError(before + explained(e), own_traceback(e), "" if event is None else event_text(event))
 
 
 def said(e: BaseException) -> str:
-    """`Type: message`, bounded, also of an exception that cannot say what it is."""
+    """`Type: message`, bounded; works even if the exception's __str__ raises."""
     return f"{type(e).__name__}: {_text(e)}"
 
 
 def explained(e: BaseException) -> str:
-    """The same, and what its author can do about it where the message does not say so."""
+    """`said`, plus a hint for the author if the message does not say what to do."""
     return said(e) + hint([link for link, _ in _chain(e)])
 
 
@@ -58,7 +58,7 @@ def _text(e: BaseException) -> str:
 
 
 def own_traceback(e: BaseException) -> str:
-    """The traceback as the operator's author would see it: without the runtime's own frames, and without former failures."""
+    """The traceback for the operator's author: without the runtime's own frames, and without earlier failures."""
     chain = _chain(e)
     beyond = len(chain) - SHOWN_CAUSES
     parts: list[str] = []
@@ -72,12 +72,12 @@ def own_traceback(e: BaseException) -> str:
 
 
 def _chain(e: BaseException) -> list[tuple[BaseException, str]]:
-    """The exception and what it was raised from or while, each with Python's words for how it led to the one before it."""
+    """The exception, its causes and contexts, each with Python's words for how it led to the exception before it in the list."""
     found: list[tuple[BaseException, str]] = []
     seen: set[int] = set()
     link: BaseException | None = e
     joint = ""
-    # When a batch is tried again, that happens while its first failure is handled: not this one's story.
+    # A batch is retried while its first failure is handled: that context is not part of this exception's chain.
     while link is not None and id(link) not in seen and not (found and isinstance(link, ProcessingError)):
         seen.add(id(link))
         found.append((link, joint))
@@ -93,7 +93,7 @@ def _formatted(e: BaseException, tb: TracebackType | None) -> str:
     """One exception of a chain, bounded."""
     cause, context, suppressed = e.__cause__, e.__context__, e.__suppress_context__
     try:
-        e.__cause__ = e.__context__ = None  # else Python looks at all of the chain for each of its links
+        e.__cause__ = e.__context__ = None  # else Python walks the whole chain for each exception
         return cut("".join(traceback.format_exception(type(e), e, tb)), TRACEBACK_CHARS)
     except Exception as why:  # a hostile or broken exception class
         return f"{said(e)} (its traceback cannot be shown: {type(why).__name__})\n"
@@ -103,7 +103,7 @@ def _formatted(e: BaseException, tb: TracebackType | None) -> str:
 
 
 def own_frames(e: BaseException) -> TracebackType | None:
-    """Where it was raised, from the operator's first frame on; None if the runtime itself raised it."""
+    """The traceback from the operator's first frame on; None if the runtime itself raised the exception."""
     tb: TracebackType | None = e.__traceback__
     while tb is not None and tb.tb_frame.f_globals.get("__name__", "").startswith(("udo_runtime.", "importlib.", "importlib")):
         tb = tb.tb_next
@@ -126,9 +126,9 @@ def _shown(value: Any) -> str:
 
 
 def not_answers(given: Any, columns: Iterable[str], event: dict[str, Any], last: Any = None) -> ProcessingError | None:
-    """What is wrong with what process() or on_timer() gave back, if it is no series of events; None if it is.
+    """The error for a result of process() or on_timer() that is no series of events; None if it is one.
 
-    `last`: what came last of one that cannot be looked at again.
+    `last`: the last item of a result that cannot be iterated again.
     """
     if isinstance(given, Iterator) and last is not None:
         given = [last]
@@ -147,7 +147,7 @@ def not_answers(given: Any, columns: Iterable[str], event: dict[str, Any], last:
 
 
 def columns_to_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """A dict of columns as a record batch. Python's own numbers have no width: a list takes the type of its column."""
+    """A dict of columns as a record batch. Python's numbers have no width, so a list takes the type of its column."""
     arrays = {name: _column(name, values, schema) for name, values in columns.items()}
     try:
         return pa.RecordBatch.from_pydict(arrays)
@@ -178,10 +178,10 @@ def _fits(value: Any, wanted: pa.DataType) -> bool:
 
 
 def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Answered events as a record batch; ProcessingError names column, types and event that do not fit."""
+    """Answered events as a record batch; ProcessingError names the column, types and event that do not fit."""
     try:
         return pa.RecordBatch.from_pylist(rows, schema=schema)
-    except Exception as e:  # also what a value of the operator's own class raises
+    except Exception as e:  # also exceptions of the operator's own classes
         raise ProcessingError(*_wrong_type(rows, schema, e), code=SchemaError.code) from e
 
 

@@ -1,6 +1,6 @@
-"""The answers to a frame while its events are processed: dicts that become a batch whenever there are many, and the bound of all of them.
+"""Gathers the answers to a frame while its events are processed: dicts that become a batch whenever there are many, bounded in total.
 
-As dicts, ten million answers take gigabytes; in Arrow, what they take on their way.
+As dicts, ten million answers take gigabytes; in Arrow, no more than on the wire.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import pyarrow as pa
 from udo_protocol.limits import DEFAULT
 from udo_runtime.execution.failure import ProcessingError, rows_to_batch
 
-# How many answers are dicts at most: so few at first, since nobody knows how large they are, later as many as take this part of the
-# bound in Arrow, 16 MiB by default.
+# The most answers held as dicts: FIRST at the beginning, when their size is unknown; later as many as take 1/_PARTS of the bound
+# in Arrow, 16 MiB by default, but at most _MOST.
 FIRST = 256
 _MOST, _PARTS = 1 << 15, 16
 
 
 class GatheredAnswers(list[dict[str, Any]]):
-    """`append` each, and `settle` where there are FIRST, or as many as it said last; `batch` is all of them.
+    """`append` each answer, and `settle` when there are FIRST, or as many as `settle` returned last; `batch` returns all of them.
 
-    ProcessingError for an answer that does not fit the schema, and where they exceed what a caller takes, `bound` bytes.
+    ProcessingError for an answer that does not fit the schema, and if the answers exceed what a caller takes, `bound` bytes.
     """
 
     def __init__(self, output: pa.Schema, bound: int = DEFAULT.answer_bytes) -> None:
@@ -30,22 +30,22 @@ class GatheredAnswers(list[dict[str, Any]]):
         self._output, self._bound = output, bound
         self._parts: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
-        self.room = FIRST  # how many are dicts at most
+        self.room = FIRST  # the most answers to hold as dicts
 
     @property
     def settled(self) -> bool:
-        """Whether some are a batch already."""
+        """Whether some answers are a batch already."""
         return bool(self._parts)
 
     def settle(self) -> int:
-        """Those that are dicts become a batch; with how many to do it again."""
+        """Make a batch of the dicts; returns the number of dicts at which to do it again."""
         if self:
             self.add(rows_to_batch(self, self._output))
             self.clear()
         return self.room
 
     def add(self, *parts: pa.RecordBatch) -> None:
-        """More answers, behind those that are a batch and before those that are dicts."""
+        """Add answers after those that are a batch and before those that are dicts."""
         for part in parts:
             self._parts.append(part)
             self._rows, self._bytes = self._rows + part.num_rows, self._bytes + part.nbytes
@@ -54,7 +54,7 @@ class GatheredAnswers(list[dict[str, Any]]):
             self.room = min(_MOST, max(1, self._bound // _PARTS * self._rows // max(1, self._bytes)))
 
     def follow(self, more: GatheredAnswers) -> None:
-        """`more` behind all that are there."""
+        """Append the answers of `more`."""
         if more.settled:
             self.settle()
             self.add(*more._parts)
@@ -63,7 +63,7 @@ class GatheredAnswers(list[dict[str, Any]]):
             self.settle()
 
     def batch(self) -> pa.RecordBatch:
-        """All of them, in their order."""
+        """All answers, in order."""
         if not self._parts:
             return rows_to_batch(self, self._output)
         self.settle()
@@ -71,7 +71,7 @@ class GatheredAnswers(list[dict[str, Any]]):
 
 
 def require_bounded(rows: int, size: int, bound: int = DEFAULT.answer_bytes, states: int = 0) -> None:
-    """ProcessingError for an answer of so many bytes that collectors refuse it. `states`: how many of these are among the bytes."""
+    """Raise ProcessingError for an answer so large that collectors refuse it. `states`: the number of states that `size` includes."""
     if size > bound:
         what = f"{rows} events and {states} states" if states else f"{rows} events"
         raise ProcessingError(

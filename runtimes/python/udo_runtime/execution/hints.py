@@ -1,4 +1,4 @@
-"""What an operator's author can do about a failure whose own message does not say it: what its process lacks and others have."""
+"""Hints for failures whose message does not say what to do: things that an operator's process lacks and other processes have."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import socket
 import sys
 
-# What calls of a process that has no network but its own loopback end with.
+# Errors of calls in a process that has no network but its own loopback.
 _UNREACHED = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 
 
 def hint(chain: list[BaseException]) -> str:
-    """A sentence to be put behind the message of the first of these, with a blank before it; '' if there is nothing to add."""
+    """A sentence to append to the message of the first of these, with a leading space; '' if there is nothing to add."""
     for e in chain:
         if isinstance(e, ModuleNotFoundError) and e.name and not _own(e.name):
             package = e.name.partition(".")[0]
@@ -26,12 +26,12 @@ def hint(chain: list[BaseException]) -> str:
 
 
 def _own(module: str) -> bool:
-    """Whether it belongs to something that is there: a misspelt part of it, no missing package."""
+    """Whether the module's package is there: then a part of it is misspelt, and no package is missing."""
     return module.partition(".")[0] in sys.modules
 
 
 def _connects(e: OSError) -> bool:
-    """A file that may not be read has a name; what was connected to has none."""
+    """Whether the error is from a connection: errors about files name the file."""
     return e.filename is None
 
 

@@ -36,7 +36,7 @@ from udo_runtime.state.snapshot import Timed
 
 @dataclass(frozen=True)
 class KeyedConfig:
-    """How an operator is keyed: from its manifest."""
+    """How an operator is keyed, from its manifest."""
 
     columns: tuple[str, ...]
     time_column: str | None = None
@@ -45,7 +45,7 @@ class KeyedConfig:
     state_version: int = 0
     migrates_from: tuple[int, ...] = ()
     commit: str = "epoch"
-    inputs: tuple[str, ...] = ()  # of an operator with several
+    inputs: tuple[str, ...] = ()  # the inputs of an operator with several
 
     @classmethod
     def of(cls, keyed: Mapping[str, Any]) -> KeyedConfig:
@@ -59,7 +59,7 @@ class KeyedConfig:
 
 
 class Processed(NamedTuple):
-    """What a frame came to: its answer, its bad events, and of the others the highest event times."""
+    """The result of a frame: its answer, its bad events, and the highest event times of the others."""
 
     answer: pa.RecordBatch
     bad: Sequence[BadEvent]
@@ -70,7 +70,7 @@ class KeyedProcessor:
     """Runs a per-event operator over keyed frames of any session."""
 
     policy = Policy()
-    on_trial = False  # what the operator answers to events goes nowhere
+    on_trial = False  # whether answers to events are discarded
 
     def __init__(self, target: Operator, keyed: KeyedConfig, output: pa.Schema, ctx: Context) -> None:
         self._operator, self._keyed, self._output = target, keyed, output
@@ -83,11 +83,11 @@ class KeyedProcessor:
 
     @property
     def state_version(self) -> int:
-        """Of the state that the operator reads and writes."""
+        """The version of the state that the operator reads and writes."""
         return self._keyed.state_version
 
     def events(self, session: Session, header: Header, batch: pa.RecordBatch, numbers: pa.Array) -> Processed | None:
-        """A DATA frame whose events lie in the key groups `numbers`; None: STALE, nothing has changed."""
+        """Process a DATA frame whose events are in the key groups `numbers`; None: STALE, nothing has changed."""
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty, since=since_of(header)):
             return None
@@ -106,12 +106,12 @@ class KeyedProcessor:
         return Processed(answer, bad, self._saw(session, batch, bad, partition))
 
     def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
-        """The answer to the events of a frame whose failure is nobody's but its own."""
+        """The answer to the events of a frame that fails as a whole."""
         answers = self._each(session, numbers.to_pylist(), lambda: self._events_and_keys(batch))
         return self._nothing if self.on_trial else answers.batch()
 
     def _saw(self, session: Session, batch: pa.RecordBatch, bad: Sequence[BadEvent], partition: int) -> EventTimes:
-        """Note the highest event times of a frame, but for its bad events."""
+        """Note the highest event times of a frame, without its bad events."""
         if self._keyed.time_column is None or batch.num_rows <= len(bad):
             return {}
         if bad:
@@ -145,7 +145,7 @@ class KeyedProcessor:
                 try:
                     state = states[key]
                 except KeyError:
-                    session.open(keys, column)  # those of all the frame: much cheaper than one by one
+                    session.open(keys, column)  # all keys of the frame: much cheaper than one by one
                     state = states[key]
                 ctx.key, ctx._number, ctx.state = key, number, state
                 for answer in (answers := process(event, ctx)) or ():
@@ -169,7 +169,7 @@ class KeyedProcessor:
     def _tolerant(
         self, session: Session, batch: pa.RecordBatch, numbers: pa.Array, policy: Policy
     ) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        """The answer to the events of a frame by the policy, and the bad ones, of which nothing stays."""
+        """The answer to the events of a frame by the policy, and the bad events, whose changes are undone."""
         column = numbers.to_pylist()
         wrong: dict[int, ProcessingError] = {}  # rows without a key that could have a state
         events: Sequence[dict[str, Any] | ProcessingError]
@@ -206,14 +206,14 @@ class KeyedProcessor:
             return bad_events.run(frame, policy, self._output)
 
     def _without_key(self, batch: pa.RecordBatch) -> tuple[list[dict[str, Any] | ProcessingError], list[Any], dict[int, ProcessingError]]:
-        """Events, keys, and why there is no key for some rows: Python cannot hold the event."""
+        """Events, keys, and the rows without a key, with the error: Python cannot hold the event."""
         events = rows_of(batch)
         keys = [None if isinstance(event, ProcessingError) else comparable_value(self._key(event)) for event in events]
         return events, keys, {row: event for row, event in enumerate(events) if isinstance(event, ProcessingError)}
 
     @contextmanager
     def _journaled(self) -> Iterator[list[Timed]]:
-        """While it lasts, timers that are set are noted."""
+        """A context in which timers that are set are noted."""
         journal: list[Timed] = []
         self._ctx._journal = journal
         try:
@@ -222,7 +222,7 @@ class KeyedProcessor:
             self._ctx._journal = None
 
     def _answers(self, call: Callable[[], Any], event: dict[str, Any], what: str = "") -> GatheredAnswers:
-        """What user code answers to one event, checked; ProcessingError with the event, and with `what` was called."""
+        """User code's answers to one event, checked; ProcessingError with the event, and `what` in front of the message."""
         given: Any = ()
         answers, room = GatheredAnswers(self._output), FIRST
         try:
@@ -242,10 +242,10 @@ class KeyedProcessor:
         return answers
 
     def end(self, session: Session, header: Header, again: ResentLetters | None = None) -> Processed | None:
-        """An END frame: due timers of the lane's groups fire; `complete` follows. None: STALE.
+        """Process an END frame: due timers of the lane's groups fire; `complete` follows. None: STALE.
 
-        It says the highest event times of its partition, of which other slots may have had the event. `again` are dead letters that take
-        part in this epoch, before its timers; which of them failed is noted there.
+        The frame contains the highest event times of its partition, whose events may have gone to other slots. `again`: dead letters that
+        take part in this epoch, before its timers; those that fail are noted in `again.failed`.
         """
         label, partition = label_of(header), header.partition
         if not session.admit(label, start_empty=header.start_empty, since=since_of(header)):
@@ -266,7 +266,7 @@ class KeyedProcessor:
         return Processed(answer, bad)
 
     def complete(self, session: Session, header: Header) -> None:
-        """The groups of an END that `end` has answered are complete. ProcessingError if their state cannot be stored."""
+        """Complete the groups of an END that `end` has answered. ProcessingError if their state cannot be stored."""
         numbers = self._numbers(header)
         try:
             session.close(numbers)
@@ -276,7 +276,7 @@ class KeyedProcessor:
         self._check_size(session)
 
     def _numbers(self, header: Header) -> list[int]:
-        """The groups of an END, with the one that holds the partition's highest event times."""
+        """The groups of an END, including the one that holds the partition's highest event times."""
         timed = self._keyed.time_column is not None
         return [*header.groups, time_group(header.partition)] if timed else list(header.groups)
 
@@ -297,7 +297,7 @@ class KeyedProcessor:
         return self._fired(sorted(due)) if due else (self._nothing, [])
 
     def _fired(self, due: list[Due]) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        """The answer to these timers by the policy, and the bad ones, of which nothing stays."""
+        """The answer to these timers by the policy, and the bad timers, whose changes are undone."""
         ctx = self._ctx
 
         def whole() -> pa.RecordBatch:
@@ -317,7 +317,7 @@ class KeyedProcessor:
             return bad_events.run(frame, self.policy, self._output)
 
     def _timers(self, due: list[Due]) -> pa.RecordBatch:
-        """What the operator answers to these timers, in their order; expirations take effect among them."""
+        """The operator's answer to these timers, in order; expirations take effect among them."""
         answers = GatheredAnswers(self._output)
         for at, kind, n, packed in due:
             answers.follow(self._on_timer(n, kind, at, packed))
@@ -340,7 +340,7 @@ class KeyedProcessor:
         return ProcessingError(message, "", event_text(event), SchemaError.code)
 
     def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns, comparable."""
+        """The key columns in comparable form."""
         return [comparable(batch.column(name)) for name in self._keyed.columns]
 
     def _check_size(self, session: Session) -> None:
@@ -362,10 +362,10 @@ def bad_timer(row: int, due: Due, error: ProcessingError) -> BadEvent:
 
 
 def since_of(header: Header) -> int | None:
-    """The last epoch before a frame's in which anything happened; None: the one before."""
+    """The last epoch before the frame's in which anything happened; None: the previous one."""
     return header.since if header.HasField("since") else None
 
 
 def label_of(header: Header) -> Label:
-    """The attempt a frame belongs to."""
+    """The attempt that a frame belongs to."""
     return Label(header.label.run, header.label.epoch, header.label.attempt)

@@ -1,6 +1,6 @@
 """The policy of a keyed deployment: a frame that fails is undone, repeated, then processed event by event without its bad events.
 
-Only under a policy other than plain `fail` is there the cost of a snapshot: the states of a frame's keys are packed before and after it.
+Every policy except plain `fail` costs a snapshot: the states of a frame's keys are packed before and after it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from udo_runtime.state.snapshot import Snapshot, Timed
 
 @dataclass(frozen=True)
 class Policy:
-    """What happens to a frame that user code fails on: it is repeated `retries` times, then failed, or processed without its bad events."""
+    """The treatment of a frame that user code fails on: repeat it `retries` times, then fail it, or process it without its bad events."""
 
     dead_letter: bool = False
     retries: int = 0
-    note: Callable[[], None] = lambda: None  # a retry
+    note: Callable[[], None] = lambda: None  # called for each retry
 
     @property
     def plain(self) -> bool:
-        """Whether such a frame fails at once, so that nothing is ever undone within an attempt."""
+        """Whether such a frame fails at once, so that nothing need be undone within an attempt."""
         return not self.dead_letter and not self.retries
 
 
 @dataclass
 class ResentLetters:
-    """Dead letters that are processed again with an END: their events and key groups; `failed` is filled in: row -> the bad event."""
+    """Dead letters that are processed again with an END: their events and key groups; `failed` is an output: row -> the bad event."""
 
     events: pa.RecordBatch
     groups: list[int]
@@ -52,7 +52,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class UserCalls:
-    """The events of a frame, or the timers due at its END. `whole` processes all of them, `units` are the single ones."""
+    """The events of a frame, or the timers due at its END. `whole` processes all of them, `units` returns the single ones."""
 
     groups: dict[int, Group]
     journal: list[Timed]
@@ -89,13 +89,13 @@ def run(frame: UserCalls, policy: Policy, output: pa.Schema) -> tuple[pa.RecordB
             raise
     try:
         return _singly(frame, output, each=False)
-    except ProcessingError:  # an answer has a value of the wrong type: now each answer is checked
+    except ProcessingError:  # an answer has a value of the wrong type: check each answer
         before.restore()
     return _singly(frame, output, each=True)
 
 
 def _singly(frame: UserCalls, output: pa.Schema, *, each: bool) -> tuple[pa.RecordBatch, list[BadEvent]]:
-    """The answers to the good units, and the bad events. `each`: a unit whose answers do not fit the schema is bad, too."""
+    """The answers to the good units, and the bad events. `each`: a unit whose answers do not fit the schema is bad too."""
     good, bad = GatheredAnswers(output), list[BadEvent]()
     for unit in frame.units():
         before = frame.snapshot([unit.state])
@@ -113,7 +113,7 @@ def _singly(frame: UserCalls, output: pa.Schema, *, each: bool) -> tuple[pa.Reco
 
 
 def require_storable(before: Snapshot) -> None:
-    """ProcessingError if one of its states now contains a value that cannot be stored."""
+    """Raise ProcessingError if one of the snapshot's states now contains a value that cannot be stored."""
     try:
         before.check()
     except (TypeError, ValueError, OverflowError) as e:  # an unsupported type, invalid Unicode, a number beyond 64 bits

@@ -1,8 +1,8 @@
 """Keyed frames for a vectorised operator: one call for all events of a frame, with its keys and their states.
 
-The states are the dicts that the session has open, so labels, undo, timers and checkpoints are those of any keyed operator. What differs is
-how bad events are found: a frame that fails is undone and halved until single events fail, which are left out. So such an operator is
-asked for parts of a frame, in order, and the answer to a frame is that to its parts.
+The states are the dicts that the session has open, so labels, undo, timers and checkpoints are those of any keyed operator. The difference
+is how bad events are found: a frame that fails is undone and halved until single events fail, which are left out. Such an operator is
+therefore called for parts of a frame, in order, and the answers to the parts make up the frame's.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from udo_runtime.state.snapshot import Snapshot, Timed
 
 # (keys, events, states, context) -> the answer, in the output schema; ProcessingError.
 Call: TypeAlias = Callable[[FrameKeys, pa.RecordBatch, FrameStates, KeyedContext], pa.RecordBatch]
-# Of no event: within a frame the context has no key of its own.
+# The group number of a context without a key, as it is within a frame.
 NO_GROUP = -1
 
 
 class KeyedBatchProcessor(KeyedProcessor):
-    """See the module."""
+    """Runs a vectorised operator over keyed frames."""
 
     def __init__(self, target: Operator, keyed: KeyedConfig, output: pa.Schema, ctx: Context, call: Call) -> None:
         super().__init__(target, keyed, output, ctx)
@@ -67,7 +67,7 @@ class KeyedBatchProcessor(KeyedProcessor):
             return joined(good, self._output), [bad_row(batch, row, e, numbers[row].as_py()) for row, e in bad]
 
     def _undoable(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array, journal: list[Timed]) -> pa.RecordBatch:
-        """The answer to these events; nothing of them stays if they fail."""
+        """The answer to these events; if they fail, their changes are undone."""
         keys, events, states = self._opened(session, batch, numbers)
         before = Snapshot(session.groups, journal, states)
         try:
@@ -82,7 +82,7 @@ class KeyedBatchProcessor(KeyedProcessor):
         """The keys of these events, opened in their groups."""
         try:
             columns = self._key_columns(batch)
-            validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
+            validated(batch)  # also its text, which was not checked before: no operator may get invalid UTF-8
             index, values, first = distinct(columns)
             column = numbers.take(first).to_pylist()
             session.open(values, column)

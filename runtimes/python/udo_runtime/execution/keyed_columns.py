@@ -1,8 +1,8 @@
-"""Keyed frames for a vectorised operator whose states are columns: they go to it and come back without a dict for each key.
+"""Keyed frames for a vectorised operator whose states are columns, which are passed to it and back without a dict for each key.
 
-A frame's keys are put in the order of their groups, so that each group reads and writes a slice of each column. As soon as the operator
-asks for a state as a dict, and where a state has no columns, all states of the frame become dicts, which are packed behind the call.
-States count from then on; a frame that fails has changed none.
+A frame's keys are ordered by their groups, so that each group reads and writes a slice of each column. As soon as the operator
+asks for a state as a dict, or if a state has no columns, all states of the frame become dicts, which are packed after the call.
+Changed states are stored after the call; a frame that fails has changed none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from udo_runtime.state.snapshot import Snapshot, Timed
 
 
 class _Part(NamedTuple):
-    """The keys of one group: those numbered from `first` to before `last`, and their rows; None: some have no columns."""
+    """The keys of one group: numbers `first` up to, not including, `last`, and their rows; None if some keys have no columns."""
 
     group: Group
     number: int
@@ -41,17 +41,17 @@ class _Part(NamedTuple):
 
 
 class KeyedColumnProcessor(KeyedBatchProcessor):
-    """See the module."""
+    """Runs a vectorised operator over keyed frames with states in columns."""
 
     def __init__(self, target: Operator, keyed: KeyedConfig, output: pa.Schema, ctx: Context, call: Call, layout: Layout) -> None:
         super().__init__(target, keyed, output, ctx, call)
         self._layout = layout
 
     def _plain(self, session: Session, batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
-        """The answer to these events; nothing of them stays if they fail, but for the timers."""
+        """The answer to these events; if they fail, nothing is changed except timers."""
         try:
             columns = self._key_columns(batch)
-            validated(batch)  # also its text, which is not looked at before: no operator is to get such as is none
+            validated(batch)  # also its text, which was not checked before: no operator may get invalid UTF-8
             index, values, groups = _by_group(columns, numbers)
             states = ColumnStates(self._layout, _parts(session, values, groups), len(values))
         except ProcessingError:
@@ -82,13 +82,13 @@ class KeyedColumnProcessor(KeyedBatchProcessor):
 
 
 class _StateOf:
-    """A key's state where only timers are set: it becomes a dict when somebody looks."""
+    """A key's state while only timers are set; it becomes a dict at the first access."""
 
     def __init__(self, states: ColumnStates, number: int) -> None:
         self._states, self._number = states, number
 
     def get(self, name: str) -> Any:
-        """One entry."""
+        """The value of one entry."""
         return self._states[self._number].get(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -96,14 +96,14 @@ class _StateOf:
 
 
 class ColumnStates(FrameStates):
-    """The states of a frame's keys, which are in the order of their groups, `parts`."""
+    """The states of a frame's keys, ordered by their groups, `parts`."""
 
     def __init__(self, layout: Layout, parts: Sequence[_Part], count: int) -> None:
         super().__init__(())
         self._layout, self._parts, self._count = layout, parts, count
         self._dicts: list[dict[str, Any]] | None = None
         self._given: list[list[Any] | None] = [None] * len(layout.columns)  # columns that the operator has put
-        self._kept: list[list[Any]] = [[] for _ in layout.columns]  # columns as they were
+        self._kept: list[list[Any]] = [[] for _ in layout.columns]  # columns before the call
         if any(p.rows is None for p in parts):
             self._states = self._opened()
             return
@@ -113,7 +113,7 @@ class ColumnStates(FrameStates):
 
     @property
     def _states(self) -> list[dict[str, Any]]:
-        """As dicts, from now on."""
+        """The states, which are dicts from now on."""
         if self._dicts is None:
             now: list[Cells] = [kept if new is None else new for kept, new in zip(self._kept, self._given, strict=True)]
             self._dicts = self._layout.states(now, self._count)
@@ -131,11 +131,11 @@ class ColumnStates(FrameStates):
         return states
 
     def opened(self) -> Sequence[dict[str, Any]]:
-        """Those that are dicts; columns have their types."""
+        """The states that are dicts, whose types have to be checked; columns have their types."""
         return self._dicts or ()
 
     def column(self, name: str, arrow_type: pa.DataType, default: Any = None) -> pa.Array:
-        """One entry of all these states as an Arrow array, `default` where a state has no such entry."""
+        """One entry of all these states as an Arrow array, with `default` for states without it."""
         at = self._layout.names.get(name)
         if at is None or self._dicts is not None:
             return super().column(name, arrow_type, default)
@@ -165,7 +165,7 @@ class ColumnStates(FrameStates):
         return iter(self._states)
 
     def store(self) -> None:
-        """Put the states in force. TypeError, ValueError or OverflowError if one cannot be stored: then none of them counts."""
+        """Store the states. TypeError, ValueError or OverflowError if one cannot be stored; then none is."""
         if self._dicts is not None:
             self._store_dicts(self._dicts)
         elif any(new is not None for new in self._given):
@@ -187,26 +187,26 @@ def _one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _of_list(column: Column, values: Sequence[Any]) -> list[Any] | None:
-    """Python's values as they are kept; None if one of them is of another type, or none that the type holds."""
+    """Python's values in the form of the column; None if one of them is of another type, or out of the type's range."""
     if set(map(type, values)) - {column.given, type(None)} or not all(value is None or column.fits(value) for value in values):
         return None
     return column.cells(values)
 
 
 def _by_group(columns: Sequence[pa.Array], numbers: pa.Array) -> tuple[pa.Array, list[Any], pa.Array]:
-    """For each row the number of its key; each key's value; its group. Keys of one group stand together."""
+    """(the number of each row's key, each key's value, each key's group); keys of one group are adjacent."""
     index, values, first = distinct(columns)
     groups = numbers.take(first)
     order = pc.sort_indices(groups)
-    places = pc.sort_indices(order).cast(pa.int32())  # of the keys, in that order
+    places = pc.sort_indices(order).cast(pa.int32())  # places of the keys in that order
     return places.take(index), list(map(values.__getitem__, order.to_pylist())), groups.take(order)
 
 
 def _parts(session: Session, keys: list[Any], numbers: pa.Array) -> list[_Part]:
-    """The keys of each group, none of which is open."""
+    """The keys by group; open keys of these groups are closed."""
     parts: list[_Part] = []
     first = 0
-    for run in numbers.value_counts().to_pylist():  # in the order in which they come
+    for run in numbers.value_counts().to_pylist():  # in order of first occurrence
         number, last = run["values"], first + run["counts"]
         group, of_group = session.groups[number], keys[first:last]
         if len(group.live) > (TIMERS in group.live):

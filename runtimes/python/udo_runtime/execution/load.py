@@ -1,4 +1,4 @@
-"""From an entry point `module:attribute` to a Processor: record batch in, record batch out, failures with their event."""
+"""Loads an entry point `module:attribute` as a Processor: record batch in, record batch out, failures with their event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Batchwise = Callable[[pa.RecordBatch], Any]
 
 
 class Processor:
-    """A loaded operator. `open` it once, call it per batch, `close` it at the end. `types`: of a keyed one's state, if declared."""
+    """A loaded operator. `open` it once, call it per batch, `close` it at the end. `types`: those of a keyed state, if declared."""
 
     def __init__(self, target: Operator | Batchwise, output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> None:
         self._target, self._output, self._ctx = target, output, ctx
@@ -46,12 +46,12 @@ class Processor:
 
     @property
     def types(self) -> StateTypes | None:
-        """Of a keyed one's state; None: not declared."""
+        """The types of a keyed operator's state; None: not declared."""
         return self._types
 
     @property
     def per_event(self) -> Operator:
-        """The operator, if it works event by event; ProcessingError if not: only such a one can be keyed."""
+        """The operator, if it does not override process_batch; ProcessingError if it does, or is a function: it cannot be keyed."""
         if self._keyed_operator is None or not self._per_event:
             raise ProcessingError(
                 f"{self._ctx.operator}@{self._ctx.version} is keyed: expected an Operator class with process(event, ctx) or "
@@ -60,7 +60,7 @@ class Processor:
         return self._keyed_operator
 
     def require_stateless(self) -> None:
-        """ProcessingError if it overrides what only keyed operators have."""
+        """Raise ProcessingError if the operator overrides a method that only keyed operators have."""
         own = [n for n in ("process_keys", "on_timer", "migrate") if getattr(type(self._operator), n, None) is not getattr(Operator, n)]
         if self._operator is not None and own:
             raise ProcessingError(
@@ -71,12 +71,12 @@ class Processor:
 
     @property
     def migrate_all(self) -> MigrateAll | None:
-        """What migrates many states in one call, if that is better than one by one."""
+        """A function that migrates many states in one call, if that is better than one by one."""
         return None
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
-        """What runs its keyed frames."""
-        from udo_runtime.execution.keyed import KeyedProcessor  # needs MessagePack, of which a stateless operator may bring its own
+        """The processor of its keyed frames."""
+        from udo_runtime.execution.keyed import KeyedProcessor  # needs MessagePack; a stateless operator may bring its own version
         from udo_runtime.execution.keyed_batches import KeyedBatchProcessor
 
         if self.layout is not None:
@@ -99,7 +99,7 @@ class Processor:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """The columns that keep its states: of one that gets whole frames and declares types of a fixed width; None: they are rows."""
+        """The columns of its states, if it gets whole frames and declares types of a fixed width; None: states are kept as rows."""
         from udo_runtime.state.layout import Layout
 
         return Layout.of(self._types) if self.by_frame else None
@@ -117,7 +117,7 @@ class Processor:
         return self._checked(answer)
 
     def check(self) -> None:
-        """What can be found out about it without its open: that it can be imported, which it has been."""
+        """Check the operator without opening it. Code in this process needs nothing: it has been imported."""
 
     def open(self) -> None:
         """Run the operator's own open."""
@@ -125,7 +125,7 @@ class Processor:
             self._operator.open(self._ctx)
 
     def look_after(self, counters: Counters) -> None:
-        """Now and then, between frames. Code in this process needs nothing."""
+        """Look after the operator; called periodically between frames. Code in this process needs nothing."""
 
     def close(self) -> None:
         """Run the operator's own close."""
@@ -133,7 +133,7 @@ class Processor:
             self._operator.close()
 
     def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The answer, in the output schema. ProcessingError, with the event, if user code raises or answers something else."""
+        """The answer, in the output schema. ProcessingError, with the event, if user code raises or its answer has another schema."""
         try:
             return self._run(batch)
         except ProcessingError as e:
@@ -141,19 +141,19 @@ class Processor:
             raise
 
     def once(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same, but a vectorised operator's bad event is not looked for."""
+        """Like `named`, but without a search for a vectorised operator's bad event."""
         return self._run(batch)
 
     def _run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return self._each(batch) if self._per_event else self._whole(batch)
 
     def name_event(self, error: ProcessingError, batch: pa.RecordBatch) -> None:
-        """Find the event to blame, if `error` does not name one and there is one."""
+        """Find the event at fault, if `error` does not name it and there is one."""
         if not error.event and not self._per_event:
             error.event = self._culprit(batch)
 
     def without_bad(self, batch: pa.RecordBatch, error: ProcessingError, room: int) -> tuple[pa.RecordBatch, list[BadEvent]]:
-        """After `once` failed with `error`: the answer to the other events, and the bad ones; `room` + 1 of these mean: too many."""
+        """After `once` failed with `error`: the answer to the good events, and the bad events; `room` + 1 of these mean too many."""
         if self._per_event:
             return self._singly(batch, room)
         good, bad = bisect(self._whole, batch, error, room)
@@ -176,7 +176,7 @@ class Processor:
         return good.batch(), sorted(bad, key=lambda b: b.row)
 
     def _fitting(self, waiting: list[tuple[int, GatheredAnswers]], batch: pa.RecordBatch, bad: list[BadEvent]) -> list[pa.RecordBatch]:
-        """The answers to these rows of the batch; a row of which one has a value of the wrong type is bad."""
+        """The answers to these rows of the batch; a row with an answer that has a value of the wrong type is bad."""
         if not any(answers.settled for _, answers in waiting):
             with suppress(ProcessingError):
                 return [rows_to_batch([a for _, answers in waiting for a in answers], self._output)]
@@ -219,7 +219,7 @@ class Processor:
         return self._checked(answer)
 
     def _culprit(self, batch: pa.RecordBatch) -> str:
-        """The one event on which user code fails alone, found by halving; '' if no half of it fails."""
+        """The event on which user code fails by itself, found by halving; '' if a batch fails and neither half does."""
         while batch.num_rows > 1:
             half = batch.num_rows // 2
             for part in (batch.slice(0, half), batch.slice(half)):
@@ -273,7 +273,7 @@ class Processor:
         return out.batch()
 
     def _failed(self, e: BaseException, answers: Any, event: dict[str, Any], last: Any = None) -> ProcessingError:
-        """What user code raised, or what is wrong with the `answers` that it gave back."""
+        """The error for invalid `answers` of user code, else for the exception that it raised."""
         return not_answers(answers, self._output.names, event, last) or failed(e, event)
 
     def _wrong_columns(self, answer: Any, event: dict[str, Any]) -> ProcessingError:
@@ -285,12 +285,12 @@ class Processor:
 
 
 def load(entry: str, path: list[str], output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> Processor:
-    """What `find` finds, as a Processor."""
+    """Find the operator and make a Processor of it."""
     return Processor(find(entry, path, ctx), output, ctx, types)
 
 
 def find(entry: str, path: list[str], ctx: Context) -> Operator | Batchwise:
-    """Import `module:attribute` with `path` in front of sys.path. ProcessingError with the traceback if it cannot be."""
+    """Import `module:attribute` with `path` in front of sys.path. ProcessingError with the traceback if that fails."""
     sys.path[0:0] = path
     module_name, _, attribute = entry.partition(":")
     try:

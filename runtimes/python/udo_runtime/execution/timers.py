@@ -1,4 +1,4 @@
-"""What a keyed operator sees besides its events: state, timers and expirations of the event's key, and the watermark they are due by."""
+"""A keyed operator's context: state, timers and expirations of the event's key, and the watermark by which they are due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from udo_runtime.state.groups import Group
 from udo_runtime.state.snapshot import Timed
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# A timer or an expiration that is due: when (µs since the epoch), kind, group, packed key.
+# A timer or an expiration that is due: time (µs since the epoch), kind, group, packed key.
 Due = tuple[int, str, int, bytes]
 
 
@@ -27,19 +27,19 @@ class KeyedContext(Context):
     key: Any = None
     state: dict[str, Any]
     _groups: dict[int, Group]
-    _number: int  # of the key's group
+    _number: int  # the number of the key's group
     _watermark_us: int | None = None
     _own: Any = None  # the dict that is the state of the event's key
-    _journal: list[Timed] | None = None  # timers set, where they may have to be taken back
-    # Changed for every event: without the check of a frozen dataclass, which is Python code.
+    _journal: list[Timed] | None = None  # timers set, if they may have to be undone
+    # Attributes change for every event: skip the check of a frozen dataclass, which is Python code.
     __setattr__ = object.__setattr__
 
     def _at(self, key: Any, number: int, state: Any) -> None:
-        """What follows is about this key, of that group."""
+        """Set the current key, of that group."""
         self.key, self._number, self.state, self._own = key, number, state, state
 
     def _keep(self) -> None:
-        """What the operator has assigned to `state` is the key's state from now on, with the expiration that it has."""
+        """Make the dict that the operator has assigned to `state` the key's state; it keeps its expiration."""
         given, own = self.state, self._own
         if given is own:
             return
@@ -53,17 +53,17 @@ class KeyedContext(Context):
         self.state = own
 
     def _require_own(self) -> None:
-        """TypeError if something was assigned to `state` where there is no event's key."""
+        """Raise TypeError if something was assigned to `state` while there is no current key."""
         if self.state is not self._own:
             raise TypeError("process_keys has no ctx.state to assign to: the state of key number n is states[n], to be changed in place")
 
     @property
     def watermark(self) -> dt.datetime | None:
-        """Highest event time of the epochs before this one, minus the declared delay; None before the first."""
+        """The highest event time of the epochs before this one, minus the declared delay; None if there is none."""
         return None if self._watermark_us is None else EPOCH + dt.timedelta(microseconds=self._watermark_us)
 
     def timer(self, at: dt.datetime) -> None:
-        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; once for each time."""
         self._set_timer(self._number, pack(self.key), to_us(at))
 
     def expire(self, at: dt.datetime) -> None:
@@ -92,7 +92,7 @@ class KeyedContext(Context):
 
 
 def take_due(timers: dict[str, Any], number: int, watermark_us: int) -> list[Due]:
-    """Take the timers and expirations of a group that are due. At one time timers fire first."""
+    """Remove and return the timers and expirations of a group that are due. Sorted, timers precede expirations of the same time."""
     found: list[Due] = []
     for key, at in list(timers.get(EXPIRY, {}).items()):
         if at <= watermark_us:

@@ -1,4 +1,4 @@
-"""An operator whose manifest declares the types of its state: what it leaves is checked event by event."""
+"""An operator whose manifest declares the types of its state: its states are checked event by event."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from udo_runtime.sdk.keyed import FrameKeys, FrameStates
 
 
 def require_types(types: StateTypes, states: Iterable[dict[str, Any]]) -> None:
-    """ProcessingError unless all these states have the declared types."""
+    """Raise ProcessingError unless all these states have the declared types."""
     for state in states:
         if problem := types.problem(state):
             raise ProcessingError(problem)
 
 
 class TypedOperator(Operator):
-    """Runs another one and looks at the states behind it."""
+    """Runs another operator and checks the states after each call."""
 
     def __init__(self, operator: Operator, types: StateTypes) -> None:
         self._operator, self._types = operator, types
 
     def process(self, event: dict[str, Any], ctx: Any) -> Any:
-        """Its answers, complete: a generator changes the state until its end."""
+        """The operator's answers, as a complete list: a generator may change the state until its end."""
         return self._checked(self._operator.process(event, ctx), ctx, event)
 
     def on_timer(self, key: Any, at: datetime, ctx: Any) -> Any:
-        """The same."""
+        """The operator's answers, as in `process`."""
         return self._checked(self._operator.on_timer(key, at, ctx), ctx, {"key": key, "at": at})
 
     def _checked(self, answers: Any, ctx: Any, event: dict[str, Any]) -> Any:
@@ -43,13 +43,13 @@ class TypedOperator(Operator):
         return answers
 
     def process_keys(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> Batches:
-        """Of a vectorised one."""
+        """The answer of a vectorised operator."""
         answer = self._operator.process_keys(keys, events, states, ctx)
         require_types(self._types, states.opened())
         return answer
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Its new state."""
+        """The migrated state."""
         new = self._operator.migrate(old, from_version)
         if isinstance(new, dict):
             require_types(self._types, [new])

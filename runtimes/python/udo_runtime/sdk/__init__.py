@@ -1,1 +1,1 @@
-"""What the author of an operator imports."""
+"""The classes and functions that the author of an operator imports."""

@@ -1,4 +1,4 @@
-"""The operator author's side: one decorator, one base class, one context. No I/O."""
+"""The API for authors of operators: one decorator, one base class, one context. No I/O."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Batches: TypeAlias = "pa.RecordBatch | pa.Table | dict[str, Any] | None"
 F = TypeVar("F", bound=Callable[[pa.RecordBatch], Batches])
 
 
-# What the context of a keyed operator has besides.
+# Further attributes of a keyed operator's context.
 _OF_KEYED = ("key", "state", "timer", "expire", "watermark")
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the platform tells an operator; environment values and secrets are in os.environ."""
+    """Information from the platform for an operator; environment values and secrets are in os.environ."""
 
     operator: str
     version: str
     instance: str = "local"
-    # The instance's private directory: files given at deployment lie here.
+    # The instance's private directory, which contains the files given at deployment.
     directory: Path = field(default_factory=Path.cwd)
 
     @property
@@ -58,14 +58,14 @@ def operator(function: F) -> F:
 class Operator:
     """Base class of operators that hold resources or work event by event.
 
-    Override `process` (per event) or `process_batch` (vectorised), not both; of a keyed operator `process` or `process_keys` (vectorised).
+    Override `process` (per event) or `process_batch` (vectorised), not both; for a keyed operator `process` or `process_keys` (vectorised).
     """
 
     def open(self, ctx: Context) -> None:
         """Called once per instance before the first event: load the model here."""
 
     def process(self, event: dict[str, Any], ctx: Context) -> Iterable[dict[str, Any]] | None:
-        """Answer one event with any number of events; called in order."""
+        """Answer one event with any number of events; called for the events in order."""
         raise TypeError(f"{type(self).__name__} overrides neither process nor process_batch, and process_keys is for keyed operators")
 
     def on_timer(self, key: Any, at: datetime, ctx: Context) -> Iterable[dict[str, Any]] | None:
@@ -73,9 +73,9 @@ class Operator:
         return None
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Keyed operators: one key's state as a version with another `state_version` left it, as this version's.
+        """Keyed operators: convert one key's state, left by a version with another `state_version`, to this version's form.
 
-        Called, for the versions that the manifest lists in `migrates_from`, before the update and for whatever is read later;
+        Called for the versions that the manifest lists in `migrates_from`, before the update and for states that are read later;
         the same state may come more than once.
         """
         raise TypeError(f"{type(self).__name__} does not override migrate")
@@ -85,11 +85,11 @@ class Operator:
         raise TypeError(f"{type(self).__name__} does not override process_batch")
 
     def process_keys(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> Batches:
-        """Keyed operators: answer one record batch of the input schema, with the keys that its events touch and the states of these.
+        """Keyed operators: answer one record batch of the input schema, with the keys that its events touch, and their states.
 
         May be called with parts of a frame, in order, to find the events that it fails on. `ctx` has a watermark, but no key and no state.
         """
         raise TypeError(f"{type(self).__name__} does not override process_keys")
 
     def close(self) -> None:
-        """Called once when the instance leaves in peace."""
+        """Called once when the instance stops in order."""

@@ -1,4 +1,4 @@
-"""What a vectorised keyed operator gets beside its events: the keys that they touch, and the states of these. No I/O."""
+"""The arguments of a vectorised keyed operator besides its events: the keys that they touch, and their states. No I/O."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow as pa
 
 
 class FrameKeys:
-    """The keys of a frame, each once: `keys[n]` is the value of the key column, or a tuple of several, of key number n.
+    """The keys of a frame, each once: `keys[n]` is the value of key number n in the key column, or a tuple of values for several columns.
 
-    `index`: an Arrow array of int32, for each event the number of its key.
+    `index`: an Arrow array of int32 with the number of each event's key.
     """
 
     def __init__(self, values: Sequence[Any], index: pa.Array, select: Callable[[int], Any]) -> None:
         self._values, self.index, self._select = values, index, select
 
     def timer(self, number: int, at: datetime) -> None:
-        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; the same time once."""
+        """Call `on_timer` for this key at the end of the first epoch whose watermark has reached `at`; once for each time."""
         self._select(number).timer(at)
 
     def expire(self, number: int, at: datetime) -> None:
@@ -47,7 +47,7 @@ class FrameStates(Sequence[dict[str, Any]]):
         return self._states
 
     def column(self, name: str, arrow_type: pa.DataType, default: Any = None) -> pa.Array:
-        """One entry of all these states as an Arrow array, `default` where a state has no such entry."""
+        """One entry of all these states as an Arrow array, with `default` for states without it."""
         return pa.array([state.get(name, default) for state in self._states], arrow_type)
 
     def put(self, name: str, values: pa.Array | pa.ChunkedArray | Sequence[Any]) -> None:

@@ -1,1 +1,1 @@
-"""A Python operator as a process of its own: the other end of udo_runtime.child, as an SDK in any language has it."""
+"""A Python operator as a process of its own: the other end of udo_runtime.child, which is the SDK in other languages."""

@@ -1,4 +1,4 @@
-"""Loads a Python operator by its entry point and serves it; one that cannot be loaded says so in the reply to Start."""
+"""Loads a Python operator by its entry point and serves it; a failure to load is reported in the reply to Start."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from udo_runtime.served.serve import serve
 
 
 def main(entry: str, operator: str, version: str) -> None:
-    """Until the engine stops it or is gone."""
-    for stream in (sys.stdout, sys.stderr):  # a line that is finished is not held back
+    """Load and serve the operator until the engine stops it or is gone."""
+    for stream in (sys.stdout, sys.stderr):  # do not hold finished lines back
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError
@@ -27,5 +27,5 @@ def main(entry: str, operator: str, version: str) -> None:
     except ProcessingError as e:
         target = e
     gc.collect()
-    gc.freeze()  # what is loaded now stays: later collections need not look at it
+    gc.freeze()  # loaded objects stay: later collections need not scan them
     serve(target)

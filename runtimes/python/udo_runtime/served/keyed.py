@@ -1,4 +1,4 @@
-"""The keys of one request, as a Python operator sees them: states as dicts, and a context that notes timers for the answer."""
+"""The keys of one request for a Python operator: states as dicts, and a context that notes timers for the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_runtime.state.codec import EMPTY, EXPIRES, pack_each, unpack, unpack_ke
 
 
 class _Context(KeyedContext):
-    """Timers are noted by the key's row; when a state expires stands in the state, as it does in the engine's process."""
+    """Notes timers by the key's row; the expiration is an entry of the state, as in the engine's process."""
 
     _set: list[tuple[int, int]]
 
@@ -29,7 +29,7 @@ class _Context(KeyedContext):
 
 
 class TouchedKeys:
-    """See the module. `at(row)` makes a key the context's."""
+    """The keys of one request. `at(row)` makes a key the context's."""
 
     def __init__(self, request: Received, ctx: Context, watermark_us: int | None) -> None:
         table = body.read(request.tables[pb.Part.KEYS], KEYS, None)
@@ -42,15 +42,15 @@ class TouchedKeys:
         self.ctx._watermark_us, self.ctx._set = watermark_us, []
 
     def at(self, row: int) -> None:
-        """The context is that of this key."""
+        """Make this key the context's."""
         self.ctx._at(unpack_key(self._keys[row]), row, self.states[row])
 
     def index(self, request: Received) -> pa.Array:
-        """For each event the row of its key."""
+        """The row of each event's key."""
         return body.read(request.tables[pb.Part.INDEX], INDEX, None).column(0)
 
     def frame(self, request: Received, batch: pa.RecordBatch) -> tuple[FrameKeys, pa.RecordBatch, FrameStates]:
-        """What a vectorised operator gets."""
+        """The arguments of a vectorised operator."""
 
         def select(row: int) -> KeyedContext:
             self.at(row)
@@ -60,12 +60,12 @@ class TouchedKeys:
         return FrameKeys(list(map(unpack_key, self._keys)), self.index(request), select), batch, FrameStates(self.states)
 
     def due(self, request: Received) -> list[tuple[int, dt.datetime]]:
-        """(row of its key, time) of each timer that is due."""
+        """(row of the key, time) of each timer that is due."""
         keys, times = (column.to_pylist() for column in body.read(request.tables[pb.Part.DUE], TIMES, None).columns)
         return [(key, EPOCH + dt.timedelta(microseconds=at)) for key, at in zip(keys, times, strict=True)]
 
     def changes(self, *, everything: bool = False) -> list[tuple[int, pa.RecordBatch]]:
-        """STATES and SET."""
+        """The tables STATES and SET for the answer. `everything`: including unchanged states."""
         rows, states, expires = list[int](), list[bytes | None](), list[int | None]()
         expirations = [state.pop(EXPIRES, None) for state in self.states]
         every = pack_each(map(unpack_key, self._keys), self.states)

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 SDK = "python 0.1.0"
 Table = tuple[int, pa.RecordBatch]
-# A body that is larger cannot be told of: its length is a number of 32 bits.
+# The largest body whose length can be sent, as a number of 32 bits.
 _MOST_BODY_BYTES = 2**32 - 1
 _LEVELS = {10: pb.Log.DEBUG, 20: pb.Log.INFO, 30: pb.Log.WARNING, 40: pb.Log.ERROR, 50: pb.Log.ERROR}
 
 
 def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) -> None:
-    """Until the engine stops it or is gone. `target`: an operator, or why it could not be loaded."""
+    """Serve until the engine stops this process or is gone. `target`: an operator, or why it could not be loaded."""
     children.answer_signals(lambda: None)  # the engine says when to stop
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(os.environ[SOCKET])
@@ -61,14 +61,14 @@ def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) 
             wire.send(server.encoded(reply, tables, wire.shared), None)
         except Gone:
             return
-        except ProtocolError as e:  # what came cannot be read: nor can what comes next
+        except ProtocolError as e:  # neither this message nor later ones can be read
             raise SystemExit(f"the engine broke the operator protocol: {e}") from None
         if reply.HasField("bye"):
             return
 
 
 def _capabilities(target: Any) -> list[str]:
-    if isinstance(target, ProcessingError):  # none is to be missed: Start is answered with what is wrong
+    if isinstance(target, ProcessingError):  # none must seem to be missing: Start is to be answered with the error
         return ["keyed", "timers", "migrate", "rehearse"]
     kinds = ("process", "process_keys")
     if not isinstance(target, Operator) or all(getattr(type(target), kind) is getattr(Operator, kind) for kind in kinds):
@@ -78,12 +78,12 @@ def _capabilities(target: Any) -> list[str]:
 
 
 class Server:
-    """One operator and what Start said; `answer` never raises for what user code does."""
+    """Serves one operator, as Start configures it; `answer` never raises because of user code."""
 
     def __init__(self, target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) -> None:
         self._target = target
-        self._row: int | None = None  # of what is being processed, where that is done one by one
-        self._bound = _MOST_BODY_BYTES  # of an answer
+        self._row: int | None = None  # the row being processed, if rows are processed one by one
+        self._bound = _MOST_BODY_BYTES  # bound of an answer
 
     def answer(self, request: Received) -> tuple[pb.Message, Sequence[Table]]:
         """The reply to a request, without its id."""
@@ -112,7 +112,7 @@ class Server:
             return pb.Message(failure=self._failure(e)), ()
 
     def encoded(self, reply: pb.Message, tables: Sequence[Table], memory: shared.SharedMemory | None) -> list[bytes | pa.Buffer]:
-        """The reply as pieces to be sent; a Failure in place of an answer that is larger than Start allows, wherever its tables lie."""
+        """The reply as pieces to be sent; a Failure in place of an answer larger than Start allows, wherever its tables are."""
         pieces = encode(reply, tables, memory)
         rows = {kind: batch.num_rows for kind, batch in tables}
         try:
@@ -181,7 +181,7 @@ class Server:
         return keys.changes(everything=True)
 
     def _touched(self, request: Received, watermark_us: int | None) -> TouchedKeys:
-        from udo_runtime.served.keyed import TouchedKeys  # needs MessagePack, of which a stateless operator may bring its own
+        from udo_runtime.served.keyed import TouchedKeys  # needs MessagePack; a stateless operator may bring its own version
 
         return TouchedKeys(request, self._ctx, watermark_us)
 
@@ -211,7 +211,7 @@ class Server:
 
 
 class _Logs(logging.Handler):
-    """What is logged goes to the engine."""
+    """Sends log records to the engine."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Start of a Python operator in a process of its own: runs under `python -s -P -S`; on the module path is what UDO_PYTHONPATH names.
+"""Start of a Python operator in a process of its own: runs under `python -s -P -S`, with the entries of UDO_PYTHONPATH on the module path.
 
 Arguments: the entry point `module:attribute`, the operator's name, its version.
 """

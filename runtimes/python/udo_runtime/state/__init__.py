@@ -1,1 +1,1 @@
-"""Keyed state: groups and sessions in memory, and how they are stored on the state server."""
+"""Keyed state: groups and sessions in memory, and their form on the state server."""

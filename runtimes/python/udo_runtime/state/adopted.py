@@ -1,4 +1,4 @@
-"""What a slot adopts in a move of key groups: what the slot that had them knew of their sessions."""
+"""The data that a slot adopts in a move of key groups: the groups, and the former slot's records of their sessions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 from udo_runtime.state.groups import Group
 
-# The session's record there, and the groups.
+# The session's record in the former slot, and the groups.
 AdoptedSession: TypeAlias = "tuple[Mapping[str, Any], Mapping[int, Group]]"
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """By session; `letters`: bytes of each dead letter, by hash and name."""
+    """The adopted data by session; `letters`: bytes of each dead letter, by hash and name."""
 
     sessions: Mapping[str, AdoptedSession] = field(default_factory=dict)
     letters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Key groups of another slot, read ahead of their move: values as far as they are stored, decoded.
+"""Key groups of another slot, read ahead of their move and decoded.
 
-Bases are never changed and changes only appended, so at the move nothing but the changes since is left to be read. A thread of its own
-reads, on a connection of its own, while the slot answers; whatever it does not have, or has of a base that was replaced since, is read
-when the groups are adopted.
+Bases are never changed and changes only appended, so at the move only later changes are left to be read. A thread of its own
+reads, on a connection of its own, while the slot answers; groups that it lacks, or whose base was replaced since, are read
+when they are adopted.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from udo_runtime.state.groups import Group
 from udo_runtime.state.loading import restored
 from udo_runtime.state.versions import Versions
 
-# The first look takes as long as the state is large; the second reads what was changed meanwhile, so that little is left.
+# Passes over the groups. The first one takes long if the state is large; the second reads the changes since, so that little is left.
 _LOOKS = 2
 Entries = Mapping[int, tuple[PiecePlace, bytes]]
 
 
 class _Over(Exception):
-    """The groups are being adopted: what has not been read by now is read there."""
+    """The groups are being adopted, which reads everything that has not been read by now."""
 
 
 class AheadOfMove:
-    """Of the move with that version of the group map: `groups` of the slot `source`, for the slot `prefix`."""
+    """Reads ahead for the move with that version of the group map: `groups` of slot `source`, for slot `prefix`."""
 
     def __init__(
         self, connect: Callable[[], Connection], prefix: str, version: int, source: str, groups: Collection[int], versions: Versions | None
@@ -42,7 +42,7 @@ class AheadOfMove:
         self._thread: Thread = supervised.once("ahead-of-move", lambda: self._read(_LOOKS))
 
     def again(self) -> None:
-        """One more look, behind those before."""
+        """Start another pass after the earlier ones."""
         before = self._thread
 
         def look() -> None:
@@ -81,11 +81,11 @@ class AheadOfMove:
             raise _Over
 
     def stop(self) -> None:
-        """It is not needed any more."""
+        """Stop reading: the groups are not needed any more."""
         self._over.set()
 
     def take(self, session: str, wanted: Entries) -> dict[int, Group]:
-        """Those of the session's groups that go on to what was delivered; they are the caller's from now on."""
+        """Those of the session's groups that can be advanced to the delivered state; they belong to the caller from now on."""
         self._over.set()
         self._thread.join()
         renamed = f"v{self._version}."
@@ -94,12 +94,12 @@ class AheadOfMove:
 
 
 def continues(have: PiecePlace, place: PiecePlace) -> bool:
-    """Whether only changes are lacking to be what is stored there."""
+    """Whether a group at place `have` lacks only changes to reach the state at `place`."""
     return (have.piece, have.base_bytes) == (place.piece, place.base_bytes) and have.changes <= place.changes
 
 
 def manifest(state: Connection, prefix: str, session: str, savepoint: str = "") -> dict[int, tuple[PiecePlace, bytes]]:
-    """Group -> where its values are, and what is known of it."""
+    """The manifest of a session: group -> (place of its values, meta)."""
     key = f"{savepoints.at(prefix, savepoint)}m:{session}"
     (flat,) = untrusted.read(state, ("HGETALL", key), most_bytes=untrusted.STATE_BYTES)
     with untrusted.reading(key, "fields named by key groups"):
@@ -107,7 +107,7 @@ def manifest(state: Connection, prefix: str, session: str, savepoint: str = "") 
 
 
 def advance(state: Connection, prefix: str, have: Mapping[int, Group], wanted: Entries) -> dict[int, Group]:
-    """Read the changes that these groups lack. Left out are those whose piece has been removed meanwhile."""
+    """Read and apply the changes that these groups lack. Leaves out groups whose piece has been removed in the meantime."""
     lacking = {n: group for n, group in have.items() if group.place.changes < wanted[n][0].changes}
     commands: list[list[Arg]] = [
         ["LRANGE", f"{prefix}d:{wanted[n][0].piece}", group.place.changes, wanted[n][0].changes - 1] for n, group in lacking.items()

@@ -1,4 +1,4 @@
-"""The values of a key group that changed since the last checkpoint: by key, and of columns by key and row. No I/O."""
+"""The values of a key group that changed since the last checkpoint: by key, and for columns by key and row. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from udo_runtime.state.versions import Versions
 
 
 class ChangedValues:
-    """See the module. What is said by key may be older than what was marked since."""
+    """The changed values. Values in `by_key` may be older than rows that were marked later."""
 
     __slots__ = ("_marks", "by_key")
 
@@ -25,7 +25,7 @@ class ChangedValues:
         return bool(self.by_key or self._marks)
 
     def mark(self, keys: Sequence[Any], rows: list[int | None]) -> None:
-        """Columns of these keys changed, in these rows."""
+        """Note that columns of these keys changed, in these rows."""
         self._marks.append((keys, rows))
 
     def clear(self) -> None:
@@ -34,14 +34,14 @@ class ChangedValues:
         self._marks = []
 
     def now(self, values: MutableMapping[Any, bytes]) -> Delta:
-        """All by key, from the present values."""
+        """All changes by key, from the current values."""
         if self._marks:
             self.by_key = {k: values.get(k) for k in chain(self.by_key, *(keys for keys, _ in self._marks))}
             self._marks = []
         return self.by_key
 
     def stored(self, versions: Versions | None, values: MutableMapping[Any, bytes]) -> bytes:
-        """A change, in the form of the values."""
+        """The changes in stored form, as rows or columns like the values."""
         if not self._marks or not isinstance(values, ColumnValues):
             return packed_rows(versions, self.by_key)
         by_key = [(list(self.by_key), [None])] if self.by_key else []

@@ -1,4 +1,4 @@
-"""How keys, states and stored pieces are packed: MessagePack with extension types for times without zone, dates and decimals.
+"""Packs keys, states and stored pieces: MessagePack with extension types for times without zone, dates and decimals.
 
 The format is described in docs/protocol.md.
 """
@@ -18,27 +18,27 @@ from udo_runtime.state.versions import Versions
 
 # Key (the value of the key column, or a tuple of several) -> packed state.
 Values = dict[Any, bytes]
-# The same for changes; None: the key was removed.
+# Changes of values; None: the key was removed.
 Delta = dict[Any, bytes | None]
-# The key under which a group keeps its timers: a tuple of no columns, which no event has. As it is packed:
+# The key under which a group keeps its timers: a tuple of no columns, which no event has; and its packed form.
 TIMERS: tuple[()] = ()
 PACKED_TIMERS = b"\x90"
 # Its value is a dict of two dicts by packed key, in µs since 1970: TIMER -> list of times, EXPIRY -> one time.
 TIMER, EXPIRY = "t", "x"
-# Field of a key's state: when it expires.
+# The entry of a key's state that says when it expires.
 EXPIRES = "\0expires"
 # The packed state of a key that has none: an empty dict.
 EMPTY = b"\x80"
-# Extension types, beside MessagePack's own timestamp (-1, for times with a zone).
+# Extension types, in addition to MessagePack's own timestamp (-1, for times with a zone).
 _NAIVE, _DATE, _DECIMAL = 1, 2, 3
 _EPOCH = dt.datetime(1970, 1, 1)
-# The NaN that keys have: NaN is not equal to itself, but a dict finds this very object, also within a tuple. As it is packed:
+# The NaN in keys: NaN is not equal to itself, but a dict finds this very object, also within a tuple. And its packed form.
 NAN = float("nan")
 _PACKED_NAN: bytes = msgpack.packb(NAN)
 _V = TypeVar("_V")
 
 
-# A value may be nested as deep as MessagePack's packer and unpacker both can, some levels below what packs several of them together; no
+# A value may be nested as deep as both MessagePack's packer and unpacker can, minus some levels for packing several values together; no
 # packed value of fewer bytes is nested deeper.
 _DEEP = 1_000
 _ABOVE = b"\x91" * 16
@@ -74,12 +74,12 @@ pack: Callable[[Any], bytes] = msgpack.Packer(default=_extend).pack
 
 
 def pack_large(value: Any) -> bytes:
-    """The same for large values: `pack` would keep a buffer of that size."""
+    """`pack` for large values: `pack` would keep a buffer of that size."""
     return msgpack.packb(value, default=_extend)  # type: ignore[no-any-return]
 
 
 def pack_all(states: Iterable[Any]) -> list[bytes]:
-    """The packed form of each. TypeError, ValueError or OverflowError for one that could not be stored and read again."""
+    """The packed form of each state. TypeError, ValueError or OverflowError for one that could not be stored and read again."""
     packed = list(map(pack, states))
     if max(map(len, packed), default=0) > _DEEP:
         for value in packed:
@@ -88,7 +88,7 @@ def pack_all(states: Iterable[Any]) -> list[bytes]:
 
 
 def pack_each(keys: Iterable[Any], states: Collection[Any]) -> list[bytes]:
-    """The same for the states of keys. TypeError, which names the key, for one that could not be stored and read again."""
+    """The packed form of each key's state. TypeError, which names the key, for one that could not be stored and read again."""
     try:
         return pack_all(states)
     except (TypeError, ValueError, OverflowError) as e:
@@ -106,7 +106,7 @@ def _require_flat(packed: bytes) -> None:
         unpacker.feed(_ABOVE)
         unpacker.feed(packed)
         try:
-            unpacker.skip()  # without making the value: a fraction of what packing it takes
+            unpacker.skip()  # does not build the value: a fraction of the time that packing takes
         except msgpack.StackError:
             raise ValueError(f"it is nested deeper than {_DEEP:,}") from None
 
@@ -115,7 +115,7 @@ _unpack = partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_
 
 
 def unpack(packed: bytes) -> Any:
-    """The inverse. Times with a zone are returned in UTC, tuples as lists, or where they are keys of a dict as tuples."""
+    """Inverse of `pack`. Times with a zone are returned in UTC; tuples as lists, or as tuples if they are keys of a dict."""
     try:
         return _unpack(packed)
     except TypeError:  # a list as a key
@@ -130,7 +130,7 @@ def _tuples(key: Any) -> Any:
     return tuple(map(_tuples, key)) if isinstance(key, list) else key
 
 
-# The same with all lists as tuples.
+# `unpack` with all lists as tuples.
 unpack_tuples = partial(msgpack.unpackb, timestamp=3, use_list=False, ext_hook=_extended)
 
 
@@ -146,7 +146,7 @@ def unpack_each(raws: Sequence[bytes], mark: bytes) -> list[Any]:
 
 
 def timed_only(timers: Mapping[str, Collection[bytes]], values: Mapping[Any, bytes]) -> int:
-    """Number of keys of a group that have a timer and no state, from its timers (the value of TIMERS) and its values."""
+    """The number of keys of a group with a timer and no state, from its timers (the value of TIMERS) and its values."""
     packed = timers.get(TIMER, ())
     joined = b"".join((b"\xdd", len(packed).to_bytes(4, "big"), *packed))
     return len(set(findable(unpack_tuples(joined), joined)) - values.keys())
@@ -164,7 +164,7 @@ def state_version(packed: bytes) -> int:
 
 def migrated(versions: Versions | None, values: Delta, version: int) -> Delta:
     """Packed states of state version `version`, migrated to that of `versions`; timers and expirations stay. Errors: see Versions;
-    ProcessingError for a state of that version with other types than are declared, where they are required."""
+    ProcessingError for a state of the same version whose types differ from the declared ones, if those are required."""
     if versions is None or version == versions.version:
         if versions is not None and versions.requires_types:
             _require_types(versions, values)
@@ -194,23 +194,23 @@ def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
 
 
 def with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:
-    """The same dict by packed key: its form outside of a group."""
+    """The same dict by packed key, its form outside a group."""
     return {pack(k): v for k, v in values.items()}
 
 
 def with_keys(values: Mapping[bytes, _V]) -> dict[Any, _V]:
-    """The inverse of `with_packed_keys`."""
+    """Inverse of `with_packed_keys`."""
     return {unpack_key(k): v for k, v in values.items()}
 
 
 def unpack_key(packed: bytes) -> Any:
-    """The key as events carry it: several columns make a tuple."""
+    """The key as in events: a tuple for several columns."""
     key = unpack_tuples(packed)
     return _findable(key) if _PACKED_NAN in packed else key
 
 
 def findable(keys: Sequence[Any], packed: bytes) -> Sequence[Any]:
-    """Keys as they were unpacked from that, as the keys of a dict."""
+    """Keys unpacked from `packed`, in the form of keys of a dict."""
     return list(map(_findable, keys)) if _PACKED_NAN in packed else keys
 
 

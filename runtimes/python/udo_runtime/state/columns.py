@@ -1,7 +1,7 @@
 """The values of a key group as columns: a row per key, so that a key costs no dict and no packed state. No I/O.
 
-To the group this is a mapping from key to packed state, as any, so that all its rules hold without a word about columns. What whole frames
-do goes past it, by `find`, `read` and `write`. A state that the layout has no columns for is kept packed in `others`, and so are timers.
+For the group this is an ordinary mapping from key to packed state, so that its rules need not know of columns. Whole frames bypass the
+mapping with `find`, `read` and `write`. A state for which the layout has no columns is kept packed in `others`, and so are timers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from udo_runtime.state.codec import TIMERS, Delta, findable, pack, pack_large, unpack, unpack_tuples
 from udo_runtime.state.layout import Cells, Layout, compact, whole
 
-# The first byte of values stored as columns: one that no MessagePack begins with.
+# The first byte of values stored as columns, with which no MessagePack begins.
 COLUMNS = 0xC1
-# Keys that are all different, and the columns of their states at some time; no state: None in each of them.
+# Distinct keys, and the columns of their states at some time; None in all columns: no state.
 Block = tuple[Sequence[Any], Sequence[Cells]]
 
 
 class ColumnValues(MutableMapping[Any, bytes]):
-    """See the module."""
+    """A mapping from key to packed state, kept as columns."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -29,16 +29,16 @@ class ColumnValues(MutableMapping[Any, bytes]):
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
         self._columns = [array(c.code) for c in layout.columns]
-        self._given = [bytearray() for _ in layout.columns]  # by row: 1, or 0 for a state that lacks the entry
-        self._missing = [0] * len(layout.columns)  # rows of keys that do
+        self._given = [bytearray() for _ in layout.columns]  # for each row 1, or 0 if the state lacks the entry
+        self._missing = [0] * len(layout.columns)  # number of rows in use whose state lacks the entry
         self._row_bytes = sum(c.itemsize for c in self._columns)
-        self._bytes = 0  # of keys, and of `others`
-        self.removed = False  # whether a row has become free, so that it may be another key's
+        self._bytes = 0  # bytes of keys, and of `others`
+        self.removed = False  # whether a row has become free, and may have been reused for another key
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
     def find(self, keys: Sequence[Any]) -> list[int | None] | None:
-        """The rows of keys; None for a key without state. None in all if one of them is among `others`."""
+        """The rows of keys; None for a key without state. Returns None if one of the keys is among `others`."""
         if self.others and not self.others.keys().isdisjoint(keys):
             return None
         return list(map(self._rows.get, keys))
@@ -53,7 +53,7 @@ class ColumnValues(MutableMapping[Any, bytes]):
         ]
 
     def write(self, keys: Sequence[Any], rows: list[int | None], cells: Sequence[Cells | None]) -> None:
-        """Set columns of keys, whose rows `find` gave; None: the column is not changed. Rows of new keys are filled in."""
+        """Set columns of keys with these rows (from `find`); None: the column is not changed. Fills in `rows` of new keys."""
         if None not in rows and not any(self._missing) and all(c is None or whole(c) for c in cells):
             for column, new in zip(self._columns, cells, strict=True):
                 if new is not None:
@@ -73,7 +73,7 @@ class ColumnValues(MutableMapping[Any, bytes]):
         return [column[row] if given[row] else None for column, given in zip(self._columns, self._given, strict=True)]
 
     def _set(self, key: Any, row: int | None, cells: Sequence[Any]) -> int | None:
-        """Set all columns of a key; its row from now on."""
+        """Set all columns of a key; returns its row from now on."""
         if cells.count(None) == len(cells):
             if row is not None:
                 del self[key]
@@ -88,7 +88,7 @@ class ColumnValues(MutableMapping[Any, bytes]):
         return row
 
     def _new(self, key: Any) -> int:
-        """The row of a key that has none; it lacks all entries."""
+        """A new row, without entries, for a key that has none."""
         if self._free:
             row = self._free.pop()
         else:
@@ -146,13 +146,13 @@ class ColumnValues(MutableMapping[Any, bytes]):
 
     @property
     def size(self) -> int:
-        """Bytes of keys and states; a state counts as much as it takes in the columns."""
+        """Bytes of keys and states; a state counts with its size in the columns."""
         return len(self._rows) * self._row_bytes + self._bytes
 
     # -- stored form -------------------------------------------------------------------------------------------------
 
     def delta(self, version: int, keys: Sequence[Any]) -> bytes:
-        """The states of these keys, stored; keys without a state were removed."""
+        """The states of these keys in stored form; keys without a state were removed."""
         rows = list(map(self._rows.get, keys))
         others: Delta = {}
         if None in rows:
@@ -161,7 +161,7 @@ class ColumnValues(MutableMapping[Any, bytes]):
         return stored_columns(version, self.layout, others, (keys, self.read(rows)))
 
     def changes(self, version: int, marks: Sequence[tuple[Sequence[Any], Sequence[int | None]]]) -> bytes:
-        """The same for keys with the rows that they have had since; keys may come more than once."""
+        """Like `delta`, for keys with the rows that they had when they were marked; keys may come more than once."""
         if self.removed or any(None in rows for _, rows in marks):
             return self.delta(version, list(dict.fromkeys(chain.from_iterable(keys for keys, _ in marks))))
         by_row: dict[Any, Any] = {}
@@ -170,11 +170,11 @@ class ColumnValues(MutableMapping[Any, bytes]):
         return stored_columns(version, self.layout, {}, (list(by_row.values()), self.read(list(by_row))))
 
     def snapshot(self, version: int) -> bytes:
-        """All of them, stored."""
+        """All states in stored form."""
         return self.delta(version, list(self))
 
     def lay(self, packed: bytes) -> bool:
-        """Apply a stored base or change of the same layout; False if it is of another one."""
+        """Apply a stored base or change of the same layout; False if its layout is another one."""
         layout, others, block = read_columns(packed, self.layout)
         if layout is not self.layout:
             return False
@@ -196,7 +196,7 @@ def packed_states(layout: Layout, cells: Sequence[Cells], count: int) -> list[by
 
 def stored_columns(version: int, layout: Layout, others: Delta, block: Block) -> bytes:
     """The stored form of values as columns: the byte COLUMNS, the state version, then in MessagePack [keys of others, values of others,
-    keys, names and types of the columns, for each column its data buffer and, by key, which are given; nil: all]."""
+    keys, names and types of the columns, for each column its data buffer and, by key, whether it has a value (nil: all have)]."""
     keys, columns = block
     stored: list[list[Any]] = []
     for column, cells in zip(layout.columns, columns, strict=True):
@@ -212,7 +212,7 @@ def stored_columns(version: int, layout: Layout, others: Delta, block: Block) ->
 
 
 def read_columns(packed: bytes, known: Layout | None = None) -> tuple[Layout, Delta, Block]:
-    """The inverse: layout, others, block; `known` is the layout if it has the same columns."""
+    """Inverse of `stored_columns`: layout, others, block; the layout is `known` if that has the same columns."""
     names, values, keys, described, stored = unpack_tuples(memoryview(packed)[2:])
     names, keys = findable(names, packed), findable(keys, packed)
     layout = known if known is not None and list(described) == known.described() else Layout.stored(described)
@@ -226,13 +226,13 @@ def read_columns(packed: bytes, known: Layout | None = None) -> tuple[Layout, De
 
 
 def rows_of(packed: bytes) -> Delta:
-    """Values stored as columns, as any values are: key -> packed state, None: removed. Of a key twice, the last one counts."""
+    """Values stored as columns, by key: key -> packed state, None: removed. The last state of a repeated key counts."""
     layout, others, (keys, columns) = read_columns(packed)
     return {**dict(zip(keys, packed_states(layout, columns, len(keys)), strict=True)), **others}
 
 
 def joined(blocks: Sequence[Block], layout: Layout) -> Block:
-    """Several blocks as one in which a key may come more than once; its first states come last."""
+    """Several blocks as one, in which a key may come more than once; its earliest state comes last."""
     keys: list[Any] = []
     columns: list[Any] = [array(c.code) if all(whole(cells[at]) for _, cells in blocks) else [] for at, c in enumerate(layout.columns)]
     for some, cells in reversed(blocks):

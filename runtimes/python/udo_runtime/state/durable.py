@@ -23,12 +23,12 @@ from udo_runtime.state.session import Session
 from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.state.versions import Versions
 
-# A session with a checkpoint since is in use: its next event is not to wait until its groups are loaded.
+# A session with a checkpoint within this time is in use: its next event must not wait until its groups are loaded.
 _IN_USE_S = 60.0
 
 
 class Durable:
-    """The stored state of one slot, for its owner. `token`: the owner's fencing token; `run_id`: of the queue server."""
+    """The stored state of one slot, for its owner. `token`: the owner's fencing token; `run_id`: the queue server's."""
 
     def __init__(self, state: Connection, prefix: str, token: int, run_id: str, versions: Versions | None = None) -> None:
         self._state, self._prefix, self._token, self._run_id = state, prefix, token, run_id
@@ -40,7 +40,7 @@ class Durable:
         return (RewoundState if rewind else StandbyState)(self._state, self._prefix, name, self._run_id, self._versions, groups)
 
     def owns(self) -> bool:
-        """Whether this instance owns the slot on the state server: the first half of its promotion."""
+        """Whether this instance owns the slot on the state server, which is the first half of its promotion."""
         return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
 
     def kept(self) -> bool:
@@ -48,12 +48,12 @@ class Durable:
         return rewinding.kept(self._state, self._prefix) is not None
 
     def covered(self) -> Checkpoint:
-        """The newest checkpoint, if it is of the present run of the queue server; else Checkpoint(): the log has begun anew since."""
+        """The newest checkpoint, if it is of the current run of the queue server; else Checkpoint(): the log has begun anew since."""
         covers = load_checkpoint(self._state, self._prefix)
         return covers if covers.run_id == self._run_id else Checkpoint()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
-        """(covered seq, session -> attempts that had met an error by then, as (partition, *label))."""
+        """(seq covered by the newest checkpoint, session -> attempts that had met an error by then, as (partition, *label))."""
         covers, flat = self.covered(), self._state.call("HGETALL", f"{self._prefix}sessions")
         records = dict(zip(flat[::2], map(json.loads, map(bytes, flat[1::2])), strict=True))
         return covers.seq, {bytes(name).decode(): {tuple(f) for f in known.get("failed", ())} for name, known in records.items()}
@@ -63,7 +63,7 @@ class Durable:
         return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._run_id}
 
     def load(self, name: str) -> Session:
-        """A session as the newest checkpoint left it; a new session if none is stored."""
+        """A session from the newest checkpoint; a new session if none is stored."""
         return load_session(self._state, self._prefix, name, self._versions)
 
     def maybe_former(self) -> list[str]:
@@ -73,11 +73,11 @@ class Durable:
         return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
 
     def ahead(self, connect: Callable[[], Connection], version: int, source: str, groups: Collection[int]) -> AheadOfMove:
-        """Begin to read groups that are going to be this slot's, over a connection of its own."""
+        """Begin to read groups that will belong to this slot, over another connection."""
         return AheadOfMove(connect, self._prefix, version, source, groups, self._versions)
 
     def adopted(self, name: str, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
-        """The sessions that are to be adopted under that name: those `loaded`, in use, or with failed attempts to be known of."""
+        """The sessions to be adopted under that name: those `loaded`, in use, or with failed attempts, which must be known."""
         found: dict[str, AdoptedSession] = {}
         for session, text in pieces.records(self._state, self._prefix, name).items():
             record = json.loads(text)
@@ -90,7 +90,7 @@ class Durable:
         return found
 
     def await_replicas(self, between: Callable[[], None]) -> None:
-        """Wait until the slot's replicas hold all that has been written. `between` is called between looks, and may raise.
+        """Wait until the slot's replicas hold everything written so far. `between` is called between checks, and may raise.
 
         Fenced if another instance owns the slot.
         """
@@ -107,7 +107,7 @@ class Durable:
     def save(
         self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = (), between: Callable[[], None] = lambda: None
     ) -> None:
-        """Make a checkpoint durable, here and on all replicas, with the commands `beside` in the same transaction. Fenced if another
+        """Make a checkpoint durable on this node and all replicas, with the commands `beside` in the same transaction. Fenced if another
         instance owns the slot. `between` is called while it waits for replicas."""
         content, at = checkpoint.content, round(time.time(), 3)
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
@@ -141,7 +141,7 @@ class Durable:
 
 
 def load_session(state: Connection, prefix: str, name: str, versions: Versions | None = None) -> Session:
-    """A session as the newest checkpoint left it; a new session if none is stored."""
+    """A session from the newest checkpoint; a new session if none is stored."""
     (record,) = untrusted.read(state, ("HGET", f"{prefix}sessions", name))
     if record is None:
         return Session(name, versions=versions)

@@ -1,7 +1,7 @@
-"""One key group of one session: its values, and what is needed to undo an attempt. No I/O.
+"""One key group of one session: its values, and the data to undo an attempt. No I/O.
 
 A label is (run, epoch, task attempt); runs are numbered in the order in which they were planned. A group has the values of the newest
-attempt that touched it; `undo`, which leads from there back to the values before the epoch (the base); whether that attempt has ENDed;
+attempt that touched it; `undo`, which leads from these back to the values before the epoch (the base); whether that attempt has ENDed;
 and, if it touched a group that an older attempt had ENDed, the ENDed values as `candidate`. tests/model shows for each rule what goes
 wrong without it.
 """
@@ -37,7 +37,7 @@ from udo_runtime.state.versions import Versions
 
 # The attempt in the label of a group that was restored from a store.
 RESTORED = -1
-# Value of `ended` if the attempt was cut short and none had ENDed before it: the epoch is complete and has changed nothing.
+# The value of `ended` if the attempt was cut short and none had ENDed before it: the epoch is complete and has changed nothing.
 VOID = 2
 
 
@@ -50,7 +50,7 @@ class Label(NamedTuple):
 
 
 class Group:
-    """See the module. Values stay packed until their key is opened; the state of an open key is a dict in `live`."""
+    """A key group. Values stay packed until their key is opened; the state of an open key is a dict in `live`."""
 
     __slots__ = (
         "_durable", "_keys", "_opened", "_remeasure", "_size", "_undo", "_values", "candidate", "changed", "ended", "former", "label",
@@ -63,21 +63,21 @@ class Group:
         self.label: Label | None = None
         self.partition = -1
         self.ended: int = False  # or VOID
-        self._undo: Noted | bytes = Noted()  # packed until it is needed, which is seldom
+        self._undo: Noted | bytes = Noted()  # packed until it is needed, which is rare
         self.candidate: Delta | None = None
         self.layout = versions.layout if versions is not None else None  # None: the values are rows
         self._values: MutableMapping[Any, bytes] | None = empty_values(versions)
-        self._remeasure = False  # rows whose stored form is columns: the stored size is of these
+        self._remeasure = False  # values are rows, but stored as columns: the stored size is that of the columns
         self._durable: tuple[bytes | None, list[bytes]] | None = None  # stored base and changes, not yet decoded
         self._keys = 0  # number of keys in them
         self.waiting = 0  # number of keys that have timers and no state, as of the last END
         self.live: dict[Any, dict[str, Any]] = {}
-        self._opened: list[bytes | None] = []  # the packed values of `live`, in its order, as they were opened
+        self._opened: list[bytes | None] = []  # the packed values of `live`, in its order, from when they were opened
         self.changed = ChangedValues()  # since the last checkpoint
         self.touched = False  # label, `ended` or undo changed since the last checkpoint
         self._size = 0  # bytes of keys and values
         self.place = PiecePlace()  # where the values are stored
-        self.originals: Noted | None = None  # of a standby: the values before frames that it processed tentatively
+        self.originals: Noted | None = None  # in a standby: the values before frames that it processed tentatively
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Group:
         return True
 
     def end(self, *, void: bool = False) -> None:
-        """END of the newest attempt. `void`: it was cut short, and the state becomes that of the attempt before it."""
+        """END the newest attempt. `void`: it was cut short, and the state becomes that of the attempt before it."""
         if void:
             self._taken_back()
             self.undo = {}
@@ -183,7 +183,7 @@ class Group:
         return self.changed.now(self.values)
 
     def saved(self) -> None:
-        """The group is durable as it is."""
+        """Note that the group is durable in its current state."""
         self.changed.clear()
         self.touched = False
         if isinstance(self._values, ColumnValues):
@@ -196,7 +196,7 @@ class Group:
 
     @property
     def keys(self) -> int:
-        """Number of keys that have state or a timer."""
+        """The number of keys that have state or a timer."""
         return self._keys if self._values is None else len(self._values) - (TIMERS in self._values) + self.waiting
 
     def open(self, key: Any) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Group:
         return state
 
     def open_all(self, keys: list[Any]) -> None:
-        """Open keys, all different; some may be open already."""
+        """Open distinct keys; some may be open already."""
         live = self.live
         if not live.keys().isdisjoint(keys):
             keys = [k for k in keys if k not in live]
@@ -224,7 +224,7 @@ class Group:
         self._replace(packed, list(packed.values()), old)
 
     def write(self, keys: Sequence[Any], rows: list[int | None], old: Sequence[Cells], new: Sequence[Cells | None]) -> None:
-        """Set columns of keys that are not open, as `ColumnValues.write`; `old`: the columns as they are."""
+        """Set columns of keys that are not open, as in `ColumnValues.write`; `old`: the current columns."""
         values, block = self.values, (keys, old)
         assert isinstance(values, ColumnValues) and self.layout is not None
         self._noted().note_block(block, self.layout, len(values))
@@ -238,7 +238,7 @@ class Group:
         self._noted().note(keys, raws, self.layout)
 
     def _replace(self, keys: Iterable[Any], packed: Sequence[bytes | None], old: Sequence[bytes | None]) -> None:
-        """Set the packed values of keys; `old` are the present ones."""
+        """Set the packed values of keys; `old`: the current ones."""
         if None in old or None in packed:
             for key, value in zip(keys, packed, strict=True):
                 self._put(key, value)
@@ -251,7 +251,7 @@ class Group:
         self._size += sum(map(len, packed)) - sum(map(len, old))  # type: ignore[arg-type]
 
     def settle(self, *, close: bool = False) -> None:
-        """Pack the states of open keys into `values`; `close`: and close the keys. TypeError if a state cannot be stored."""
+        """Pack the states of open keys into `values`; `close`: also close the keys. TypeError if a state cannot be stored."""
         live, opened = self.live, self._opened
         if not live:
             return
@@ -269,7 +269,7 @@ class Group:
     # -- stored form -------------------------------------------------------------------------------------------------
 
     def meta(self) -> bytes:
-        """The group beside its values, packed: label, partition, `ended`, undo (of changed keys), candidate, number of keys, bytes."""
+        """The group without its values, packed: label, partition, `ended`, undo (of changed keys), candidate, number of keys, bytes."""
         undo: Any = self._undo
         if isinstance(undo, Noted) and undo.blocks:
             assert self.layout is not None
@@ -302,7 +302,7 @@ class Group:
 
     @classmethod
     def restore(cls, stored: StoredGroup, versions: Versions | None = None) -> Group:
-        """From the stored form; values are decoded, and migrated, when the first key is opened."""
+        """A group from its stored form; values are decoded, and migrated, when the first key is opened."""
         group = cls(versions)
         group._values, group._durable, group.place = None, (stored.base, stored.deltas), stored.place
         if versions is not None:
@@ -320,12 +320,12 @@ class Group:
     # -- following an owner ------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Of a standby: decode and migrate all values; changes from now on can be undone by `take_back`."""
+        """In a standby: decode and migrate all values; changes from now on can be undone by `take_back`."""
         self.migrate_all()
         self.originals = Noted()
 
     def take_back(self, meta: bytes) -> None:
-        """Undo the changes since `follow` or the last `adopt`; `meta`: of that time."""
+        """Undo the changes since `follow` or the last `adopt`; `meta`: the group's meta at that time."""
         self.live, self._opened = {}, []
         if self.originals is not None:
             self.originals.put_back(self.values)
@@ -334,7 +334,7 @@ class Group:
         self._read(meta)
 
     def adopt(self, meta: bytes, delta: bytes | None, place: PiecePlace) -> None:
-        """Apply a checkpoint of the owner: the group's new `meta`, its changed values (None: none), and where they are stored."""
+        """Apply a checkpoint of the owner: the group's new `meta`, its changed values (None: none), and their place."""
         if delta is not None:
             lay(self.versions, self.values, delta)
             self.former |= self.versions is not None and state_version(delta) != self.versions.version
@@ -365,7 +365,7 @@ class Group:
     def imported(
         cls, epoch: int | None, ended: bool, values: Mapping[bytes, bytes], undo: Mapping[bytes, bytes | None], version: int = 0
     ) -> Group:
-        """The inverse of `last_ended`, for a new session: every run is newer than the group's label. `version`: the state version."""
+        """Inverse of `last_ended`, for a new session: every run is newer than the group's label. `version`: the state version."""
         group = cls(Versions(version))
         group.label, group.ended = None if epoch is None else Label(0, epoch, 0), ended
         group.undo, group._values = with_keys(undo), with_keys(values)
@@ -387,7 +387,7 @@ class Group:
         self._apply(migrated(self.versions, dict(with_keys(values)), version))
 
     def restored(self, epoch: int) -> None:
-        """All values have arrived: those after `epoch`. Every run is newer than the label, and the values before that epoch are unknown."""
+        """Note that all values, those after `epoch`, have arrived. Every run is newer than the label; earlier values are unknown."""
         self.label, self.ended, self.touched = Label(0, epoch, RESTORED), True, True
 
     def packed(self, *, changes: bool) -> dict[bytes, bytes | None]:

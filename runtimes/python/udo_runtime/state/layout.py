@@ -1,7 +1,7 @@
-"""The columns of a state whose types are declared and have a fixed width: how a state, a dict, becomes values of columns, and back. No I/O.
+"""The columns of a state whose types are declared and have a fixed width: converts a state (a dict) to values of columns, and back. No I/O.
 
-A column's values lie in memory as in the data buffer of an Arrow array of its type. A state that has other entries, or values of other
-types, has no columns, and is kept as a row.
+A column's values have the memory layout of the data buffer of an Arrow array of its type. A state that has other entries, or values of
+other types, has no columns, and is kept as a row.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from udo_protocol.formats.schema import parse_type, type_text
 from udo_protocol.formats.state_types import StateTypes, fits
 
-# A column of some keys as Python has it: numbers, and None for a state that lacks the entry.
+# A column of some keys in Python: numbers, and None for a state that lacks the entry.
 Cells = Sequence[Any]
 _US = dt.timedelta(microseconds=1)
-# Python's times: the years 1 to 9999, µs since 1970.
+# The range of Python's times: the years 1 to 9999, µs since 1970.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 # Arrow's types of a fixed width -> the array module's.
 _CODES = {
@@ -32,9 +32,9 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Column:
-    """One entry. `code`: of the array module. `arrow`: the type of the values as they lie in memory, of which `declared` is a view.
+    """The column of one entry. `code`: a type code of the array module. `arrow`: the type of the values in memory, viewed as `declared`.
 
-    `given`: the Python type of a value; `number` and `value` convert between a value and how it is kept.
+    `given`: the Python type of a value; `number` and `value` convert between a value and its form in memory.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Column:
 
     @classmethod
     def of(cls, name: str, declared: pa.DataType) -> Column | None:
-        """None for a type that is kept in rows."""
+        """The column for a declared type; None for a type that is kept in rows."""
         if pa.types.is_timestamp(declared) and declared.unit == "us":
             zero = dt.datetime(1970, 1, 1, tzinfo=dt.UTC if declared.tz else None)
             return cls(
@@ -66,27 +66,27 @@ class Column:
             return None
         if pa.types.is_boolean(declared):
             return cls(name, declared, code, pa.uint8(), bool, fits(declared), int, bool)
-        if pa.types.is_floating(declared):  # a state's numbers are doubles, whatever is declared
+        if pa.types.is_floating(declared):  # floating-point numbers in a state are doubles, whatever is declared
             return cls(name, pa.float64(), code, pa.float64(), float, fits(declared))
         return cls(name, declared, code, declared, int, fits(declared))
 
     def cells(self, values: Iterable[Any]) -> list[Any]:
-        """Values, of which some may be None, as they are kept."""
+        """Values, some of which may be None, in their form in memory."""
         number = self.number
         return list(values) if number is None else [None if value is None else number(value) for value in values]
 
     def values(self, cells: Cells) -> Sequence[Any]:
-        """The inverse of `cells`."""
+        """Inverse of `cells`."""
         made = self.value
         return cells if made is None else [None if cell is None else made(cell) for cell in cells]
 
     def array(self, cells: Cells) -> pa.Array:
-        """As an Arrow array of the declared type."""
+        """The cells as an Arrow array of the declared type."""
         kept = pa.array(cells, self.arrow)
         return kept if self.arrow == self.declared else kept.cast(self.declared)
 
     def of_array(self, values: pa.Array) -> list[Any] | None:
-        """The inverse of `array`; None for an array of another type, or with values that the type does not hold."""
+        """Inverse of `array`; None for an array of another type, or with values out of the type's range."""
         if values.type != self.declared:
             if self.given is not int or not pa.types.is_integer(values.type):
                 return None
@@ -112,7 +112,7 @@ class Layout:
 
     @classmethod
     def of(cls, types: StateTypes | None) -> Layout | None:
-        """None unless every entry has a type that is kept in a column."""
+        """The layout for declared types; None unless every entry has a type that is kept in a column."""
         if types is None:
             return None
         columns = [Column.of(name, declared) for name, declared in types.columns.items()]
@@ -120,16 +120,16 @@ class Layout:
 
     @classmethod
     def stored(cls, described: Iterable[tuple[str, str]]) -> Layout:
-        """From the names and types in a stored form."""
+        """The layout with the names and types of a stored form."""
         columns = [Column.of(name, parse_type(text)) for name, text in described]
         return cls([c for c in columns if c is not None])
 
     def described(self) -> list[tuple[str, str]]:
-        """The inverse of `stored`."""
+        """Inverse of `stored`: the names and types."""
         return [(c.name, type_text(c.declared)) for c in self.columns]
 
     def row(self, state: Mapping[str, Any]) -> list[Any] | None:
-        """A state as it is kept in columns; None if it has no columns."""
+        """A state as cells of the columns; None if it has no columns."""
         names = self.names
         cells: list[Any] = [None] * len(names)
         for name, value in state.items():
@@ -154,10 +154,10 @@ class Layout:
 
 
 def whole(cells: Cells) -> bool:
-    """Whether all of them have a value."""
+    """Whether all cells have a value."""
     return isinstance(cells, array) or None not in cells
 
 
 def compact(column: Column, cells: Cells) -> Cells:
-    """The same cells without a Python object each, if all of them have a value."""
+    """The same cells as an array, without a Python object each, if all of them have a value."""
     return array(column.code, cells) if whole(cells) else cells

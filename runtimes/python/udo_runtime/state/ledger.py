@@ -23,11 +23,11 @@ class Ledger:
         return self._prefix + KEPT if self.kept else self._prefix
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Hash -> name -> bytes, for all letters."""
+        """The bytes of all letters: hash -> name -> bytes."""
         return {where: sizes(self._state, self._source + where) for where in (PENDING, DEAD)}
 
     def adopted(self, name: str) -> dict[str, dict[str, int]]:
-        """Bytes of each letter that is to be adopted under that name."""
+        """The bytes of each letter that is to be adopted under that name: hash -> name -> bytes."""
         return {where: sizes(self._state, at(self._prefix, name) + where) for where in (PENDING, DEAD)}
 
     def replays(self) -> Mapping[str, str]:

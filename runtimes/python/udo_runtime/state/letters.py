@@ -1,7 +1,7 @@
 """Dead letters of a stateless slot: they are durable before the frame's answer is emitted, so that none is lost.
 
 The letters of a frame are written in one transaction, as the owner. Letters that a former owner wrote for a frame that it did not answer
-are removed by the next owner, which processes that frame again. So each accepted event is answered or a dead letter, never both.
+are removed by the next owner, which processes that frame again. Thus each accepted event is answered or a dead letter, never both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Room:
         self.sizes: dict[str, int] | None = None  # name -> bytes
 
     def events(self) -> int:
-        """Number of bad events for which there is room."""
+        """The number of bad events for which there is room."""
         if self.sizes is None or len(self.sizes) >= self._limits.dead_letters:
             self.look()
         return max(self._limits.dead_letters - len(self.sizes or ()), 0)
@@ -37,7 +37,7 @@ class Room:
         self.sizes = sizes(self._state, f"{self._prefix}dead")
 
     def take(self, letters: dict[str, bytes], first: ProcessingError) -> None:
-        """Reserve room for these letters. ProcessingError, made from that of the first one, if there is not enough."""
+        """Reserve room for these letters. ProcessingError, made from the error of the first one, if there is not enough."""
         for looked in (False, True):
             if looked or self.sizes is None:
                 self.look()
@@ -56,14 +56,14 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
 
 
 class StatelessLetters:
-    """The dead letters of one slot, for its owner. `token`: the owner's fencing token; `run_id`: of the queue server."""
+    """The dead letters of one slot, for its owner. `token`: the owner's fencing token; `run_id`: the queue server's."""
 
     def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: SlotLimits) -> None:
         self._state, self._prefix, self._token, self._run_id, self._limits = state, prefix, token, run_id, limits
         self.room = Room(state, prefix, limits)
 
     def begin(self, emitted: int) -> None:
-        """For a new owner: remove letters of frames after `emitted`, which it processes again."""
+        """Remove, as a new owner, letters of frames after `emitted`, which it processes again."""
         names = [bytes(n).decode() for n in self._state.call("HKEYS", f"{self._prefix}dead")]
         mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.run_id == self._run_id]
         if open_ones := [text for text, n in mine if n.seq > emitted]:

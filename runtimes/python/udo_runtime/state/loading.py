@@ -1,4 +1,4 @@
-"""Restores a session from its stored form: of the newest checkpoint, a savepoint or a recording. No I/O."""
+"""Restores a session from its stored form in the newest checkpoint, a savepoint or a recording. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def restored(
     follow: bool = False,
 ) -> Session:
     """A session from its record and its stored groups. A group's values are decoded when its first key is opened; with `follow` at once,
-    and changes made from then on can be undone (`Group.take_back`)."""
+    and later changes can be undone (`Group.take_back`)."""
     groups: dict[int, Group] = {}
     for number, group in stored:
         groups[number] = Group.restore(group, versions if number >= 0 else None)

@@ -1,6 +1,6 @@
 """Epochs that the newer version completed and the version of a rollback cannot: they block the rollback, which would lose events.
 
-The version of the rollback processes again what has been answered since the update. If it fails on an event and no policy makes that a
+The version of the rollback processes again the frames answered since the update. If it fails on an event and no policy makes that a
 dead letter, the event would be neither in the state nor a dead letter, and no query would see an error, since the answer has been sent.
 """
 
@@ -17,7 +17,7 @@ from udo_runtime.state.groups import Label
 
 @dataclass(frozen=True)
 class _Incomplete:
-    seq: int  # of the END
+    seq: int  # the END's number in the log
     session: str
     attempt: tuple[int, ...]  # partition, *label
 
@@ -35,24 +35,24 @@ class Missed:
         self._incomplete: dict[tuple[str, int], _Incomplete] = {}
 
     def failed(self, seq: int, header: Header, error: UdoError) -> None:
-        """Frame `seq` met an error."""
+        """Note that frame `seq` met an error."""
         self._errors.setdefault((header.session, _attempt(header)), error)
         self.skipped(seq, header)
 
     def skipped(self, seq: int, header: Header) -> None:
-        """Frame `seq` was skipped, maybe after an error of its attempt. Batch jobs are ignored: their state ends with them."""
+        """Note that frame `seq` was skipped, maybe after an error of its attempt. Ignores batch jobs, whose state ends with them."""
         if header.kind == END and not header.job and (header.session, _attempt(header)) in self._errors:
             self._incomplete |= dict.fromkeys(
                 [(header.session, n) for n in header.groups], _Incomplete(seq, header.session, _attempt(header))
             )
 
     def ended(self, header: Header) -> None:
-        """The attempt of this END is complete."""
+        """Note that the attempt of this END is complete."""
         for n in header.groups if self._incomplete else ():
             self._incomplete.pop((header.session, n), None)
 
     def check(self, durable: Callable[[], tuple[int, Mapping[str, Set[tuple[int, ...]]]]]) -> None:
-        """ProcessingError if the serving version has completed an epoch that is incomplete here.
+        """Raise ProcessingError if the serving version has completed an epoch that is incomplete in this one.
 
         `durable` returns (seq that its last checkpoint covers, session -> attempts in which it met an error).
         """

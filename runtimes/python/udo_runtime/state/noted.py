@@ -1,4 +1,4 @@
-"""Values that keys had before they were changed: packed, by key, or in blocks of columns that are packed when somebody asks. No I/O."""
+"""Values that keys had before they were changed: packed, by key, or in blocks of columns that are packed on demand. No I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from udo_runtime.state.codec import TIMERS, Delta
 from udo_runtime.state.columns import Block, ColumnValues, first_of, packed_states
 from udo_runtime.state.layout import Layout
 
-# Blocks hold a key once for each frame that changed it; with this many more rows than the group has keys, those that do not count go.
+# Blocks hold a key once for each frame that changed it. When they have this many rows more than twice the group's keys, all but the first
+# values are removed.
 _ROOM = 4096
 
 
 class Noted:
-    """See the module. The first value that is noted for a key counts; None: it had none."""
+    """Former values of keys. The first value noted for a key counts; None: it had none."""
 
     __slots__ = ("blocks", "by_key", "_rows")
 
@@ -36,7 +37,7 @@ class Noted:
             noted.setdefault(key, raw)
 
     def note_block(self, block: Block, layout: Layout, keys: int) -> None:
-        """Note the values of a block's keys; the group has about so many `keys`."""
+        """Note the values of a block's keys; `keys`: the approximate number of the group's keys."""
         self.blocks.append(block)
         self._rows += len(block[0])
         if self._rows > 2 * keys + _ROOM:
@@ -44,7 +45,7 @@ class Noted:
             self._rows = len(self.blocks[0][0])
 
     def put_back(self, values: MutableMapping[Any, bytes]) -> None:
-        """Make these the values again."""
+        """Restore the noted values in `values`."""
         if isinstance(values, ColumnValues):
             for block in reversed(self.blocks):
                 values.put(block)
@@ -55,7 +56,7 @@ class Noted:
                 values[key] = old
 
     def folded(self, layout: Layout | None) -> Delta:
-        """All by key, packed; what is noted from now on goes behind that."""
+        """All noted values by key, packed; later ones are noted after these."""
         if self.blocks:
             assert layout is not None, "only columns come in blocks"
             for keys, cells in self.blocks:

@@ -19,7 +19,7 @@ from udo_runtime.state.session import Session
 
 
 def answer(session: Session, frame: Frame, reply: Header, frame_bytes: int) -> pa.RecordBatch | None:
-    """Fill in `reply` to a RESTORE or STATE frame, and return its rows (of STATE). Stale if a newer attempt, run or epoch is known."""
+    """Fill in `reply` to a RESTORE or STATE frame, and return its rows (for STATE). Stale if a newer attempt, run or epoch is known."""
     header, label = frame.header, label_of(frame.header)
     if header.kind == STATE:
         return _state(session, header, label, reply, body_bytes(frame_bytes))
@@ -33,19 +33,19 @@ def answer(session: Session, frame: Frame, reply: Header, frame_bytes: int) -> p
 
 
 def _current(group: Group | None, epoch: int) -> bool:
-    """Whether the group has the state needed for `epoch`: that after the epoch before it, or that before an attempt at it."""
+    """Whether the group has the state needed for `epoch`: that after the previous epoch, or that before an attempt at `epoch`."""
     if group is None or group.label is None or _imported(group.label):
         return False
     if group.label.epoch == epoch:
         return group.label.attempt != RESTORED
-    # If a limit cut the epoch short here (VOID), another node may have evaluated it in full.
+    # If a limit cut the epoch short on this node (VOID), another node may have evaluated it in full.
     return group.label.epoch == epoch - 1 and (group.ended is True or bool(group.candidate))
 
 
 def _whole(session: Session, epoch: int) -> bool:
-    """Whether all events of the epoch before are known here, so that its highest event time is known.
+    """Whether all events of the previous epoch are known on this slot, so that its highest event time is known.
 
-    Not if groups are of several runs: a time group that a partition of a newer run has taken over was of other events before.
+    False if groups are of several runs: a time group that a partition of a newer run has taken over belonged to other events before.
     """
     groups = [session.groups.get(n) for n in range(session.key_groups or KEY_GROUPS)]
     before = [g for g in groups if g is not None and g.label is not None and g.label.epoch < epoch]
@@ -53,14 +53,14 @@ def _whole(session: Session, epoch: int) -> bool:
 
 
 def _imported(label: Label) -> bool:
-    """Whether the label is of `udo state import`: such state is used only if the lane's store has none."""
+    """Whether the label is from `udo state import`: imported state is used only if the lane's store has none."""
     return label.run == 0 and label.attempt != RESTORED
 
 
 def _usable(session: Session, group: Group | None, epoch: int) -> int:
-    """The epoch of a group's state that is not current but may be used; -1: none.
+    """The epoch of a group's state if it is not current but may be used; -1: none.
 
-    Older state, or that of an epoch cut short, is right if its partition took no part in the epochs since (because of a limit).
+    Older state, or that of an epoch cut short, is valid if its partition took no part in the epochs since (because of a limit).
     """
     if group is None or group.label is None or not group.ended or session.last_ended is None:
         return -1
@@ -106,7 +106,7 @@ def _restore(session: Session, frame: Frame, label: Label) -> None:
 
 
 def _begin(session: Session, label: Label) -> None:
-    """Discard the session's state if it does not precede this epoch: there is none, it is older, or of another course of the query."""
+    """Discard the session's state if it does not precede this epoch: it is missing, older, or from another course of the query."""
     session.run = max(session.run, label.run)
     follows = session.last_ended is not None and label.epoch - 1 <= session.last_ended <= label.epoch
     came_later = (g.label for g in session.groups.values() if g.label is not None and g.label.attempt == RESTORED)
@@ -125,7 +125,7 @@ def _order(label: Label) -> tuple[int, int, int]:
 
 
 def _state(session: Session, header: Header, label: Label, reply: Header, bound: int) -> pa.RecordBatch:
-    """As many of the groups as fit into one frame. A larger one is split by rows, in an order that is the same in every instance."""
+    """The rows of as many groups as fit into one frame. A larger group is split by rows, in an order that is the same in every instance."""
     groups = {n: session.groups.get(n) for n in header.groups}
     if any(g is None or g.label != label or not g.ended for g in groups.values()):
         raise Stale(f"session {session.name}: the groups of this attempt have been touched by a newer one, or it has not ENDed")

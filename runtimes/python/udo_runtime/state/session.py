@@ -24,12 +24,12 @@ _OPEN_KEYS = 1 << 15
 
 
 class Session:
-    """See the module. `groups`: number -> group, restored from the stored form; None: the session is new."""
+    """The keyed state of one session. `groups`: number -> group, restored from the stored form; None: the session is new."""
 
     def __init__(self, name: str, groups: dict[int, Group] | None = None, versions: Versions | None = None) -> None:
         self.name, self._versions = name, versions
         self.groups = groups or {}
-        self.last_ended: int | None = None  # highest epoch of which an END was answered
+        self.last_ended: int | None = None  # highest epoch with an answered END
         self.run = 0
         # The highest epoch that has touched a group: frames of an older one are stale.
         self.epoch = self._epoch()
@@ -44,7 +44,7 @@ class Session:
         # (restoring.py). Part of checkpoints.
         self.restoring: dict[int, Label] | None = None
         self._watermark: tuple[int, int | None] = (-1, None)
-        # Key -> state of open keys of all groups: all of what the groups have in `live`, or some.
+        # Key -> state of open keys of all groups: all of the groups' `live`, or a part.
         self.states: dict[Any, dict[str, Any]] = {}
 
     def _epoch(self) -> int:
@@ -59,7 +59,7 @@ class Session:
         key_groups: int = KEY_GROUPS,
         **_: Any,
     ) -> None:
-        """Set all but the groups from a checkpoint's record (engine/content.py, `record`); discards what a standby did tentatively."""
+        """Set all but the groups from a checkpoint's record (engine/content.py, `record`); discards a standby's tentative changes."""
         self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
         self.restoring = None if restoring is None else {n: Label(*label) for n, *label in restoring}
         self.key_groups = key_groups
@@ -67,7 +67,7 @@ class Session:
         self.states.clear()
 
     def require_groups(self, key_groups: int) -> None:
-        """StateLost if the session's keys are spread over another number of key groups."""
+        """Raise StateLost if the session's keys are spread over another number of key groups."""
         if self.key_groups is None:
             self.key_groups = key_groups
         elif self.key_groups != key_groups:
@@ -77,15 +77,15 @@ class Session:
             )
 
     def hand_over(self, numbers: Iterable[int]) -> None:
-        """These groups are another slot's."""
+        """Remove these groups, which belong to another slot."""
         for n in numbers:
             self.changed |= self.groups.pop(n, None) is not None
             self.unsaved.discard(n)
         self.states.clear()
 
     def adopt(self, record: Mapping[str, Any], groups: Mapping[int, Group]) -> None:
-        """Groups that were another slot's, where the session's record was this. Every END goes to every slot, so what is known here of
-        epochs and of event times is right; where nothing is known, the slot has no END yet, and goes on from there."""
+        """Add groups of another slot, with that slot's `record` of the session. Every END goes to every slot, so this slot's own epochs
+        and event times are valid; if it has had no END yet, it continues from the record."""
         self.groups |= {n: group for n, group in groups.items() if n >= 0 or n not in self.groups}
         if self.last_ended is None:
             self.last_ended = record["last_ended"]
@@ -97,7 +97,7 @@ class Session:
         self.states.clear()
 
     def fail(self, label: Label, partition: int) -> None:
-        """An attempt has met an error: its further frames are skipped."""
+        """Note that an attempt has met an error; its further frames are skipped."""
         self.failed.add((partition, *label))
         self.changed |= bool(self.groups)
 
@@ -108,9 +108,9 @@ class Session:
     def admit(self, label: Label, *, start_empty: bool = False, since: int | None = None) -> bool:
         """Whether frames of this label may be processed; False: they are STALE. StateLost if epochs are missing.
 
-        `since`: the last epoch before the label's in which anything happened; None: the one before, to which the state has to reach.
+        `since`: the last epoch before the label's in which anything happened, to which the state has to reach; None: the previous one.
 
-        Frames of an older run are STALE, and so are frames of an epoch that a later one of this run has followed: its watermark is no
+        Frames of an older run are STALE, and so are frames of an epoch that was followed by a later one of this run: its watermark is no
         longer known, and Spark does not use its answers.
         """
         if self.overtaken(label):
@@ -156,7 +156,7 @@ class Session:
         return Group(self._versions if number >= 0 else None)
 
     def _require(self, numbers: Iterable[int], label: Label) -> None:
-        """Of a session that was restored from a store: StateLost for a group without state, which would otherwise count as new."""
+        """For a session restored from a store: raise StateLost for a group without state, which would otherwise count as new."""
         for n in numbers:
             group = self.groups.get(n)
             mine = None if group is None else group.label
@@ -212,11 +212,11 @@ class Session:
 
     @property
     def keys(self) -> int:
-        """Number of keys that have state or a timer."""
+        """The number of keys that have state or a timer."""
         return sum(g.keys for n, g in self.groups.items() if n >= 0)
 
     def end(self, numbers: Iterable[int], label: Label, *, void: bool = False) -> None:
-        """END of an attempt in these groups, which it has touched. `void`: it was cut short (`Group.end`)."""
+        """END an attempt in these groups, which it has touched. `void`: it was cut short (`Group.end`)."""
         for n in numbers:
             self.groups[n].end(void=void)
         if self.last_ended is None or label.epoch > self.last_ended:
@@ -236,20 +236,20 @@ class Session:
             state.update(combined((state, highest)))
 
     def watermark_us(self, epoch: int, delay_us: int, inputs: Sequence[str] = ()) -> int | None:
-        """The watermark of an epoch in µs since 1970; None if no event time is known of one of the inputs. Constant within the epoch."""
+        """The watermark of an epoch in µs since 1970; None if an input has no known event time. Constant within the epoch."""
         if self._watermark[0] != epoch:
             seen = behind(combined(self._before(epoch)), inputs)
             self._watermark = (epoch, None if seen is None else seen - delay_us)
         return self._watermark[1]
 
     def highest(self, epoch: int, partition: int) -> EventTimes:
-        """The highest event times: of all partitions in earlier epochs, and of this partition in this epoch."""
+        """The highest event times of all partitions in earlier epochs, and of this partition in this epoch."""
         own = self.groups.get(time_group(partition))
         raw = own and own.values.get(_HIGHEST)
         return combined([*self._before(epoch), *([unpack(raw)] if raw else [])])
 
     def _before(self, epoch: int) -> Iterator[EventTimes]:
-        """Of each partition, before that epoch."""
+        """The highest event times of each partition before that epoch."""
         return (_before(g, epoch) for n, g in self.groups.items() if n < 0)
 
     def restore_time(self, highest: EventTimes, epoch: int, partition: int) -> None:
@@ -275,7 +275,7 @@ def _stale(mine: Label | None, label: Label) -> bool:
 
 
 def time_group(partition: int) -> int:
-    """The number of a partition's time group, which has its highest event time."""
+    """The number of a partition's time group, which holds its highest event times."""
     return -(partition + 1)
 
 

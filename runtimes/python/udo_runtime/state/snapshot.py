@@ -1,4 +1,4 @@
-"""A snapshot of what user code may change while it processes a frame or an event, states and timers, to undo it. No I/O."""
+"""A snapshot of the states and timers that user code may change while it processes a frame or an event, to undo its changes. No I/O."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Timed(NamedTuple):
     kind: str
     key: bytes  # packed
     at_us: int
-    former_us: int | None  # of an expiration: the one it replaces
+    former_us: int | None  # for an expiration: the one that it replaces
 
 
 class Snapshot:
-    """States (the dicts that user code changes in place) and timers as they are now; may be nested.
+    """The current states (the dicts that user code changes in place) and timers; may be nested.
 
     `journal`: the timers set so far in this frame, to which further ones are appended. Raises TypeError, ValueError or OverflowError if a
     state contains a value that cannot be stored.
@@ -32,7 +32,7 @@ class Snapshot:
         self._packed = pack_all(self._states)
 
     def check(self) -> None:
-        """Raise these errors if a state now contains a value that cannot be stored."""
+        """Raise the same errors if a state now contains a value that cannot be stored."""
         pack_all(self._states)
 
     def restore(self) -> None:

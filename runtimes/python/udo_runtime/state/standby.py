@@ -1,4 +1,4 @@
-"""The state of a standby: it loads the owner's state, then applies the owner's changelog, so that a promotion need not load anything.
+"""The state of a standby: loads the owner's state, then applies the owner's changelog, so that a promotion need not load anything.
 
 A standby processes frames that the owner has answered since its last checkpoint tentatively: the next checkpoint replaces the result, so
 that the state of a complete epoch is always that of the version that answered it.
@@ -24,14 +24,14 @@ from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
 
-# Entries that have been read are kept for at most this long: telling the position is a write on the state server.
+# Entries that have been read are kept for at most this long: reporting the position is a write on the state server.
 _ADVANCE_S = 0.25
-# A standby reports early if its remaining frames will take less: about the time from the report to the promotion.
+# A standby reports early if its remaining frames will take less time than this: about that from the report to the promotion.
 _NEARLY_S = 0.05
 
 
 class ChangelogEntry(NamedTuple):
-    """A checkpoint in the changelog. `seq`: what it covers; `records`: of sessions that changed; `dropped`: groups, by session."""
+    """A checkpoint in the changelog. `seq`: the last frame covered; `records`: those of changed sessions; `dropped`: groups, by session."""
 
     seq: int
     pieces: list[tuple[str, int, bytes, bytes | None]]  # session, group, entry of the manifest, changed values
@@ -57,7 +57,7 @@ def _parsed(stored: LoggedCheckpoint) -> ChangelogEntry:
 
 
 class StandbyState:
-    """The sessions of a slot as the owner's newest checkpoint left them, changed by the frames processed tentatively since.
+    """The sessions of a slot from the owner's newest checkpoint, changed by the frames processed tentatively since.
 
     `groups`: only these key groups (and event times); None: all.
     """
@@ -78,26 +78,26 @@ class StandbyState:
         self._state, self._prefix, self._name = state, prefix, name
         self._run_id, self._versions, self._only = run_id, versions, groups
         self.require_types(True)
-        self._position = 0  # in the changelog
+        self._position = 0  # position in the changelog
         self.gone = ""  # why entries are missing, or continue another state
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
 
     def require_types(self, on: bool) -> None:
-        """What another version left, or leaves, is looked at as long as that one can go on instead. ProcessingError where it is read."""
+        """Whether to check the types of states when they are read (ProcessingError): done as long as the other version can continue."""
         if self._versions is not None:
             self._versions.requires_types = on
 
     def load(self) -> int:
-        """Load all sessions; returns the last frame that they cover. Fenced if the state has been replaced meanwhile."""
+        """Load all sessions; returns the last frame that they cover. Fenced if the state has been replaced in the meantime."""
         self._position = changelog.join(self._state, self._prefix, self._name)
         self._renew_at = 0.0
         covers = load_checkpoint(self._state, self._prefix)
         covered = covers.seq if covers.run_id == self._run_id else 0
         self._load_all()
         found = self.sync()
-        if self.gone:  # parts of what was read may be of different checkpoints
+        if self.gone:  # parts of the loaded state may be of different checkpoints
             raise Fenced(f"{self.gone}; it was loading the state")
         return covered if found is None else found
 
@@ -128,9 +128,9 @@ class StandbyState:
         return [_parsed(entry) for entry in found]
 
     def adopt(self, entry: ChangelogEntry) -> None:
-        """Apply one entry, after undoing what was processed tentatively."""
+        """Apply one entry, after undoing tentative changes."""
         self.take_back()
-        for name in entry.records.keys() - self.sessions.keys():  # also if none of its groups is read here
+        for name in entry.records.keys() - self.sessions.keys():  # also if none of its groups is read
             self.sessions[name], self._metas[name] = Session(name, {}, self._versions), {}
         for piece in entry.pieces:
             self._adopt(*piece)
@@ -166,7 +166,7 @@ class StandbyState:
         return Session(name, versions=self._versions)
 
     def take_back(self) -> None:
-        """Undo what was processed tentatively."""
+        """Undo tentative changes."""
         for name, session in list(self.sessions.items()):
             if name not in self._records:
                 del self.sessions[name]
@@ -186,7 +186,7 @@ class StandbyState:
             changelog.hold(self._state, self._prefix, self._name, self._position)
 
     def promoted(self) -> None:
-        """The instance is the owner: from now on changes are final."""
+        """Note that the instance is the owner: from now on changes are final."""
         for session in self.sessions.values():
             for group in session.groups.values():
                 group.originals = None
@@ -198,7 +198,7 @@ class StandbyState:
 
 
 class Readiness:
-    """Calls `tell` once, when a standby has processed all answered frames, or with `early` when it soon will have."""
+    """Calls `tell` once, when a standby has processed all answered frames, or with `early` when it soon will."""
 
     def __init__(self, queue: Connection, prefix: str, tell: Callable[[], None], *, early: bool) -> None:
         self._queue, self._prefix, self._tell, self._early = queue, prefix, tell, early
@@ -206,7 +206,7 @@ class Readiness:
         self._told = self._behind = False
 
     def tried(self, frames: int, left: int) -> None:
-        """`frames` more have been processed; `left` answered ones remain."""
+        """Note that `frames` more have been processed; `left` answered frames remain."""
         self._tried += frames
         if self._early and not self._told and (time.perf_counter() - self._since) / self._tried * left < _NEARLY_S:
             turns.behind(self._queue, self._prefix, turns.BEHIND_MS)
@@ -214,7 +214,7 @@ class Readiness:
             self._told = self._behind = True
 
     def all_tried(self) -> None:
-        """No answered frame remains."""
+        """Note that no answered frame remains."""
         if self._behind:
             turns.behind(self._queue, self._prefix, 0)
             self._behind = False
@@ -251,7 +251,7 @@ class RewoundState(StandbyState):
         return None
 
     def keep_lease(self) -> None:
-        """Does nothing: it does not read the changelog."""
+        """Do nothing: this state does not read the changelog."""
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         if kept(self._state, self._prefix) is None:

@@ -1,4 +1,4 @@
-"""Values of a key group in their stored form, a base or a change: rows or columns, which a group of either form reads. No I/O."""
+"""Values of a key group in stored form (a base or a change), as rows or columns; groups of either form read both. No I/O."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def version_of(versions: Versions | None) -> int:
 
 
 def packed_rows(versions: Versions | None, delta: Mapping[Any, bytes | None]) -> bytes:
-    """Values as rows, stored."""
+    """The stored form of values as rows."""
     return pack_large(columns(version_of(versions), delta))
 
 
 def read_values(versions: Versions | None, packed: bytes) -> Delta:
-    """Stored values of any form, migrated."""
+    """Stored values of either form, migrated."""
     if packed[0] == COLUMNS:
         return migrated(versions, rows_of(packed), state_version(packed))
     version, keys, values = unpack_tuples(packed)
@@ -45,12 +45,12 @@ def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: b
 
 
 def empty_values(versions: Versions | None) -> MutableMapping[Any, bytes]:
-    """Of a new group."""
+    """The values of a new group."""
     return {} if versions is None or versions.layout is None else ColumnValues(versions.layout)
 
 
 def whole_values(versions: Versions | None, base: bytes | None, deltas: list[bytes]) -> MutableMapping[Any, bytes]:
-    """From a stored base and the changes after it."""
+    """The values from a stored base and the changes after it."""
     values = empty_values(versions)
     if base and isinstance(values, dict):
         values = read_values(versions, base)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""State written by another version of the operator: every stored base and change has its state version, and is migrated when read."""
+"""State written by another version of the operator: every stored base and change has a state version, and is migrated when read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from udo_runtime.state.layout import Layout
 
 # An operator's migrate() for the state of one key: (old state, its version) -> new state.
 Migrate = Callable[[dict[str, Any], int], dict[str, Any]]
-# The same for many keys: (keys, their packed states, the version of these states) -> new states, packed.
+# A migrate() for many keys: (keys, their packed states, the version of these states) -> new states, packed.
 MigrateAll = Callable[[Sequence[Any], Sequence[bytes], int], list[bytes]]
 
 
 class Versions:
-    """The state version that an operator writes, and those it migrates from (`sources`). `layout`: the columns that keep its states;
-    `types`: of these, if declared, which those that are read have to have as long as it `requires_types`."""
+    """The state version that an operator writes, and those that it migrates from (`sources`). `layout`: the columns of its states;
+    `types`: the declared types, if any, checked when states are read as long as `requires_types` is set."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Versions:
         return bool(self._sources)
 
     def problem(self, state: dict[str, Any]) -> str:
-        """Why this version cannot go on from the state; '': it can, or it is not asked for."""
+        """Why this version cannot continue from the state; '': it can, or types are not required."""
         return "" if self._types is None or not self.requires_types else self._types.problem(state, "there is")
 
     def migrated(self, key: Any, state: dict[str, Any], version: int) -> dict[str, Any]:
