@@ -36,8 +36,8 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
             node.instances.stop(instance, 0)
 
     def take(slot: Slot, config: InstanceConfig) -> bool:
-        """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Return whether it left any."""
-        left = assigned.pop((slot.deployment, slot.number), [])
+        """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Return whether an owner was adopted."""
+        left, adopted = assigned.pop((slot.deployment, slot.number), []), False
         with contextlib.closing(node.servers.connect("queue")) as queue:
             owner_token = log.owner(queue, slot.prefix)
         for instance in left:
@@ -52,7 +52,8 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
                 node.instances.stop(instance, node.settings.stop_grace_s)
             else:
                 slot.adopt(instance, Wanted(image, config))
-        return bool(left)
+                adopted = True
+        return adopted
 
     for deployment, more, leaving in deployments.load():
         config = InstanceConfig.parse(deployment.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -154,6 +155,25 @@ def test_a_manager_that_is_killed_and_comes_back_goes_on_with_the_canary(two: Cl
     assert sorted(version(two.lane()) for _ in range(4)) == [1, 1, 2, 2]
     lanes[1].send([-1])
     assert lanes[1].receive().header.kind == ERROR
+    assert canary.end()["phase"] == "rolled_back"
+
+
+def test_lanes_of_a_canary_whose_files_are_gone_when_the_manager_comes_back_are_answered_by_the_deployments_version(two: Cluster) -> None:
+    canary = Watched(two, 3600, "errors>0").sharing()
+    lanes = [two.lane(), two.lane()]
+    assert [version(lane) for lane in lanes] == [1, 2]
+    [digest] = [s.digest for s in two.node.api.status().slots if s.canary]
+
+    url = two.registry.url
+    two.node.kill()
+    two.registry.process.terminate()
+    two.registry.process.wait(bound(10))
+    shutil.rmtree(two.node.home / "images" / digest.replace(":", "-"))
+    two.start_node(url)
+
+    assert [version(lane) for lane in lanes] == [1, 1]
+    two.registry.process = start(two.data, "--listen", url.removeprefix("http://")).process
+    list(two.client.rollback("d"))
     assert canary.end()["phase"] == "rolled_back"
 
 
