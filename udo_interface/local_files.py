@@ -1,7 +1,7 @@
 """Settings of a session whose checkpoints and files lie on this machine's disk, so that no process starts for each file Spark makes.
 
-Hadoop's local file system runs `chmod` for each new file and directory where Hadoop's native library is missing, as it is in PySpark: some
-3 ms each, and a micro-batch makes dozens. `LocalFiles` (jvm/LocalFiles.scala) asks the kernel instead.
+Hadoop's local file system runs `chmod` for each new file and directory where Hadoop's native library is missing, as it is in PySpark, and
+a micro-batch makes several. `LocalFiles` (jvm/LocalFiles.scala) asks the kernel instead.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ def test_a_run_by_hand_draws_its_seed_and_prints_the_option_that_repeats_it(
     assert [m["arguments"][argument] for m in made] == [*drawn, drawn[0]]
 
 
+@pytest.mark.long
 def test_tests_draw_the_same_unless_they_are_told_another_seed(tmp_path: Path) -> None:
     (tmp_path / "test_draws.py").write_text(DRAWS)
 

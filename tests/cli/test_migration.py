@@ -85,6 +85,7 @@ def test_state_that_does_not_migrate_is_told_before_the_push_and_by_the_update(p
     assert show(platform, ONE)[1] == 3
 
 
+@pytest.mark.long
 def test_the_copy_is_migrated_by_what_was_packed(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     folder = following(tmp_path / "lacking", "2")
     (folder / "dist").mkdir()
@@ -93,6 +94,7 @@ def test_the_copy_is_migrated_by_what_was_packed(platform: Shell, visits: NodeCl
     assert "No module named 'dist'" in platform("push", folder, "--check", "visits", "--dry-run", code=6).err
 
 
+@pytest.mark.long
 def test_a_version_that_does_not_migrate_from_the_present_one_is_refused_at_once(
     platform: Shell, visits: NodeClient, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_plan_runs_in_rounds_and_goes_on_where_it_was_stopped(platform: Shell,
     platform("scale", "visits", "1")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("visits")
 def test_a_plan_that_cannot_be_carried_out_is_refused_before_anything_moves(platform: Shell, tmp_path: Path) -> None:
     platform("scale", "visits", "2")

@@ -73,10 +73,12 @@ def test_a_command_that_this_machine_lacks_is_told(udo: Shell, operator: Callabl
     assert "command names no-such-java, which is no program of this machine" in udo("test", folder, code=None).err
 
 
+@pytest.mark.long
 def test_another_line_of_code_gives_another_digest(udo: Shell, operator: Callable[..., Path]) -> None:
     assert digest(udo, operator(plus=1)) != digest(udo, operator(plus=2))
 
 
+@pytest.mark.long
 def test_dependencies_become_a_layer_of_their_own_that_the_operator_can_import(
     udo: Shell, operator: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_nothing_is_built_from_source_for_an_operator(udo: Shell, operator: Call
     assert not built.exists()
 
 
+@pytest.mark.long
 def test_an_operator_that_cannot_be_imported_is_not_packed(udo: Shell, operator: Callable[..., Path]) -> None:
     err = udo("push", operator(source="import no_such_package"), "--dry-run", code=6).err
     assert "No module named 'no_such_package'" in err

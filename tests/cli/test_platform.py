@@ -108,6 +108,7 @@ def test_a_deployments_load_is_explained_decided_about_journalled_and_metered(pl
     assert details == ["mode advise, policy ds2, least 2, most 3", "mode auto, policy ds2, least 2, most 3"]
 
 
+@pytest.mark.long
 def test_the_same_version_again_is_fine_and_other_content_is_refused(platform: Shell, operator: Operators) -> None:
     first = platform("push", operator("twice", "1", plus=1), "--json")
     again = platform("push", operator("twice", "1", plus=1), "--json")
@@ -116,6 +117,7 @@ def test_the_same_version_again_is_fine_and_other_content_is_refused(platform: S
     assert "twice" in platform("push", operator("twice", "1", plus=2), code=4).err
 
 
+@pytest.mark.long
 def test_a_push_needs_the_token(platform: Shell, operator: Operators) -> None:
     url = platform("up", "--json").json["registry"]
     folder = operator("open", "1")
@@ -264,6 +266,7 @@ def test_everything_a_script_reads_is_json(platform: Shell, operator: Operators)
     platform("undeploy", "seen")
 
 
+@pytest.mark.long
 def test_logs_follow_until_ctrl_c(platform: Shell, operator: Operators) -> None:
     platform("push", operator("chatty", "1", body="print('seen', batch.num_rows, flush=True)"))
     platform("deploy", "chatty")
@@ -336,6 +339,7 @@ def test_without_a_platform_every_command_says_how_to_start_one(tmp_path: Path, 
     assert "udo up" in away("ls", code=5, UDO_REGISTRY="http://127.0.0.1:9").err
 
 
+@pytest.mark.long
 def test_inspect_is_readable(platform: Shell, operator: Operators) -> None:
     platform("push", operator("seen", "1"))
     platform(
@@ -398,6 +402,7 @@ def test_a_shell_completes_deployments_operators_and_versions(platform: Shell, o
     platform("undeploy", "complete-as")
 
 
+@pytest.mark.long
 def test_a_node_manager_that_was_killed_is_told_in_words(udo: Shell) -> None:
     own = Shell(udo.home / "own")
     own("up")
@@ -409,6 +414,7 @@ def test_a_node_manager_that_was_killed_is_told_in_words(udo: Shell) -> None:
     own("down")
 
 
+@pytest.mark.long
 def test_down_leaves_nothing_running_even_after_the_node_manager_was_killed(operator: Operators, udo: Shell) -> None:
     own = Shell(udo.home / "own")
     own("up")

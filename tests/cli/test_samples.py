@@ -68,6 +68,7 @@ def test_all_that_an_operator_prints_arrives(udo: Shell, operator: Operators, is
     assert numbers == sorted(set(numbers)) and numbers[-1] == 10239
 
 
+@pytest.mark.long
 def test_an_interrupted_trial_leaves_nothing(udo: Shell, operator: Operators) -> None:
     folder = operator(body="print('begins', flush=True); import time; time.sleep(600)")
     (folder / "operator.toml").write_text((folder / "operator.toml").read_text().replace("answer_timeout_s = 2", "answer_timeout_s = 600"))
@@ -84,6 +85,7 @@ def test_an_interrupted_trial_leaves_nothing(udo: Shell, operator: Operators) ->
     assert list(scratch.iterdir()) == [] and Shell(scratch).running() == []
 
 
+@pytest.mark.long
 def test_what_a_deployment_would_be_refused_is_refused_to_a_trial(udo: Shell, operator: Operators, tmp_path: Path) -> None:
     assert "LD_PRELOAD" in udo("test", operator(), "--env", "LD_PRELOAD=/x.so", code=2).err
     assert "TMPDIR" in udo("test", operator(), code=2, TMPDIR=str(_deep(tmp_path))).err

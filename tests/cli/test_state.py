@@ -97,6 +97,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     assert run(visits, "fresh", 0, [1, 4]) == [3, 1]
 
 
+@pytest.mark.long
 def test_state_of_another_version_is_refused(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     file = tmp_path / "visits.state"
     platform("state", "export", "visits", ONE, file)
@@ -106,6 +107,7 @@ def test_state_of_another_version_is_refused(platform: Shell, visits: NodeClient
     platform("undeploy", "next")
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_refused(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     file = tmp_path / "visits.state"
     platform("state", "export", "visits", ONE, file)
@@ -119,6 +121,7 @@ def test_a_damaged_file_is_refused(platform: Shell, visits: NodeClient, tmp_path
     assert "not a file of `udo state export`" in platform("state", "import", file, "visits", TWO, code=2).err
 
 
+@pytest.mark.long
 def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell, visits: NodeClient) -> None:
     assert "use --yes" in platform("state", "drop", "visits", ONE, code=2).err
     refused = platform("state", "drop", "visits", ONE, "--yes", code=4)
@@ -136,6 +139,7 @@ def test_undeploying_says_what_state_would_be_lost(platform: Shell, visits: Node
     platform("undeploy", "visits", "--drop-state")
 
 
+@pytest.mark.long
 def test_a_home_that_is_released_gives_its_state_up(platform: Shell, visits: NodeClient) -> None:
     name = connect_node(platform.home / "node" / "node.sock").status().node
     assert f"node {name}, the home of session {ONE}" in platform("state", "release", "visits", "1111", code=4).err

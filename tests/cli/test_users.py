@@ -36,6 +36,7 @@ def test_a_user_without_a_home_is_told_which_variable_to_set() -> None:
     assert done.returncode == 2 and "uid 54321" in done.stderr and "Set UDO_HOME" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_user_without_a_name_can_work_and_is_named_by_its_number() -> None:
     home = Path(tempfile.mkdtemp(prefix="udo-cli-"))
     try:

@@ -164,6 +164,7 @@ def test_refining_keeps_the_constraints_and_never_raises_the_score(job: tuple[Fl
     assert carried_load(load, refined, nodes).max() <= limit + 1e-9
 
 
+@pytest.mark.long
 @given(jobs(groups=40), FAIRNESS, st.sampled_from([0.0, 0.05, 0.3]), st.integers(0, 2**32 - 1))
 @settings(max_examples=200, deadline=None)
 def test_reallocation_ends_within_its_tolerance(job: tuple[Floats, Ints, int, int], fairness: float, tolerance: float, seed: int) -> None:

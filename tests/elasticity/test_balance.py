@@ -68,6 +68,7 @@ def test_a_view_that_does_not_fit_together_is_refused() -> None:
         LoadView(np.array([0, 2]), np.array([1, 1]), 2)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(views(), st.sampled_from([0, 5, 15, 40]))
 def test_dlb_is_the_papers_algorithm(view: LoadView, theta: int) -> None:
@@ -106,6 +107,7 @@ def test_dlb_s_does_so_with_more_keys_than_a_search_could_try(seed: int) -> None
     assert dlb_s(LoadView(rng.integers(0, engines, keys), load, engines), EXACT).after_percent <= max(15, 1.05 * best) + 1e-9
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(views())
 def test_no_assignment_lies_below_the_floor(view: LoadView) -> None:

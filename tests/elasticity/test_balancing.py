@@ -128,6 +128,7 @@ def test_a_skew_that_changes_and_stays_is_followed() -> None:
     assert np.bincount(keyed.places, weights=other, minlength=3).max() < 65
 
 
+@pytest.mark.long
 @settings(max_examples=20 if os.environ.get("UDO_DEEP") else 6, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["fuzzy", "ds2", "accept_all"]), st.sampled_from(["DLB-H", "DLB-L", "DLB-S", "LPTF"]))
 def test_whatever_comes_no_group_moves_back_soon_and_steps_keep_their_distance(seed: int, policy: str, balance: str) -> None:

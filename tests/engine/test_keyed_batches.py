@@ -32,6 +32,7 @@ ANSWERS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 Row = tuple[str | None, int, int]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("commit", ["epoch", long("frame")])
 def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_happened(commit: str) -> None:
     undisturbed = slot(commit=commit, counting=CountFrames)

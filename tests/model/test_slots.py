@@ -22,6 +22,7 @@ FAULTS = {
 MAX_STATES = 100_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["fail", long("twin"), long("rerun"), "restart"])
 def test_an_attempt_over_two_slots_counts_once_whatever_fails_between_its_ends(fault: str) -> None:
     found = search(Slots(EVENTS, FAULTS[fault], Rules()), MAX_STATES)

@@ -46,6 +46,7 @@ def test_the_same_deployment_again_changes_nothing_and_another_operator_is_refus
         daemon.api.deploy("d", "t", "2", other)
 
 
+@pytest.mark.long
 def test_an_unknown_deployment_names_the_near_ones(daemon: Daemon) -> None:
     daemon.deploy(add(1), name="fraud")
 
@@ -53,6 +54,7 @@ def test_an_unknown_deployment_names_the_near_ones(daemon: Daemon) -> None:
         daemon.api.open_lane("frau", "l")
 
 
+@pytest.mark.long
 def test_events_that_do_not_fit_are_refused_when_the_lane_opens(daemon: Daemon) -> None:
     daemon.deploy(add(1))
 

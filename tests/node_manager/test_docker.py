@@ -149,6 +149,7 @@ def test_an_instance_is_bounded_by_its_manifest_and_is_nobody_on_this_machine(
     assert seen_by(mine) == {"/udo/instance": False, "/udo/run": False, **USERS}
 
 
+@pytest.mark.long
 def test_files_are_written_to_tmp_and_shared_memory_only(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(WRITES, output={"b": "string"})
     assert lane().ask(1) == "/dev/shm /tmp"
@@ -253,6 +254,7 @@ def test_a_canary_in_a_container_is_rolled_back_by_what_it_counts_and_its_lanes_
         wait_until(lambda: lanes[3].ask(1, 30) == 2, 30, "the serving version to answer the canary's lanes")
 
 
+@pytest.mark.long
 def test_a_file_of_the_deployment_is_there(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(FILES, config_json='{"files": {"config/plus": "NDE="}}')
 
@@ -266,6 +268,7 @@ def test_dependencies_that_contradict_the_warm_runtime_start_cold_in_front_of_it
     assert lane().ask(1) == 8
 
 
+@pytest.mark.long
 def test_an_operator_that_takes_more_memory_fails_its_frame_by_name_and_the_next_one_is_served(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(GREEDY, limits={"memory_mb": 256})
     caller = lane()
@@ -276,6 +279,7 @@ def test_an_operator_that_takes_more_memory_fails_its_frame_by_name_and_the_next
     assert failure is not None and "memory limit of 256 MiB exceeded" in failure.message
 
 
+@pytest.mark.long
 def test_a_container_that_is_removed_by_somebody_is_replaced(daemon: Daemon, lane: Open, containers: Callable[[], list[Container]]) -> None:
     daemon.deploy(add(1))
     caller = lane()
@@ -308,6 +312,7 @@ def test_containers_go_on_when_the_manager_is_killed_and_the_next_one_adopts_the
     assert daemon.api.status().driver == "docker"
 
 
+@pytest.mark.long
 def test_what_an_operator_writes_is_in_its_log(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1).replace("import os", "print('hello from a container')"))
 

@@ -30,6 +30,7 @@ def test_frames_in_flight_survive_the_death_of_their_owner_in_order(daemon: Daem
     assert daemon.slot().restarts == 10
 
 
+@pytest.mark.long
 def test_an_update_prepared_before_its_predecessor_crashed_is_promoted_all_the_same(daemon: Daemon, lane: Open) -> None:
     # The new version kills the old one while it opens, which no sandbox would let it: the old one is replaced with a newer token
     # than the standby has.
@@ -87,6 +88,7 @@ def test_deployments_do_not_disturb_one_another(daemon: Daemon, lane: Open, depl
     assert [each.ask(10, 30) for each in lanes] == [10 + i for i in range(deployments)]
 
 
+@pytest.mark.long
 def test_a_pinned_version_nobody_calls_is_retired_and_comes_back_when_it_is_called(home_daemon: Daemon) -> None:
     home_daemon.start("--pinned-idle-s", "0.5")
     home_daemon.deploy(add(1))

@@ -20,6 +20,7 @@ from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
+from tests.support.selection import long
 from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import NodeClient
 from udo_protocol.state import rewinding
@@ -57,7 +58,7 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
     assert state_rollback.remaining_s(state, PREFIX, instance) is None
 
 
-@pytest.mark.parametrize("when", ["prepared", "promoted"])
+@pytest.mark.parametrize("when", [long("prepared"), "promoted"])
 def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: NodeClient, when: str) -> None:
     """Who comes back is loaded once more then, and nobody says any more that it goes back: what lies there does."""
     home = manager.settings.home
@@ -89,6 +90,7 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
     assert [s.version for s in api.status().slots] == ["1"]
 
 
+@pytest.mark.long
 def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: NodeClient) -> None:
     """The rollback window ends with the queue server: the log since the update was in its memory alone. It is said, nothing is lost."""
     home = manager.settings.home

@@ -112,6 +112,7 @@ def test_dead_letters_of_all_slots_are_listed_and_take_part_in_the_next_epoch(cl
     wait_until(lambda: not list(api.dead_letters("d")), 20, "the letters to go")
 
 
+@pytest.mark.long
 def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(cluster: Cluster) -> None:
     job = deploy(cluster, slots=2)
     job.epoch(0, [[1, 2, 3]])

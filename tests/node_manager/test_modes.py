@@ -167,6 +167,7 @@ def test_a_node_without_a_registry_takes_the_mode_with_the_deployment(home_daemo
     assert gone.exit_code == ExitCode.NOT_FOUND and "no deployment 'nothing'" in gone.output
 
 
+@pytest.mark.long
 def test_an_edited_journal_is_noticed_by_its_replay(home_daemon: Daemon) -> None:
     daemon = home_daemon.start("--decide-s", "1")
     daemon.deploy(add(1), config_json=json.dumps({"elasticity": {"mode": "auto", "least": 2, "most": 2}}))

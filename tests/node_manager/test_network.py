@@ -150,6 +150,7 @@ def test_a_service_that_is_down_or_has_no_address_resets_the_connection_and_the_
     lane.conn.close()
 
 
+@pytest.mark.long
 def test_the_network_outlives_the_node_manager_and_ends_with_the_instance(home_daemon: Daemon, service: ThreadingHTTPServer) -> None:
     port = service.server_port
     daemon = sandboxed(home_daemon, f"--allow-network=localhost:{port}")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.support.selection import long
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.queue.frame import ANSWER, ERROR
 
@@ -65,6 +66,7 @@ def test_an_operator_that_hangs_in_open_is_given_up_in_time(daemon: Daemon) -> N
         daemon.deploy(source, limits={"open_timeout_s": 1})
 
 
+@pytest.mark.long
 def test_a_failed_deployment_can_be_deployed_anew_after_undeploy(daemon: Daemon, lane: Open) -> None:
     with pytest.raises(OperatorError):
         daemon.deploy("import no_such_module\n")
@@ -75,7 +77,7 @@ def test_a_failed_deployment_can_be_deployed_anew_after_undeploy(daemon: Daemon,
     assert lane().ask(1) == 2
 
 
-@pytest.mark.parametrize(("event", "how"), [(-1, "exit status 7"), (-4, "SIGKILL")])
+@pytest.mark.parametrize(("event", "how"), [(-1, "exit status 7"), long(-4, "SIGKILL")])
 def test_a_frame_an_operator_dies_of_again_and_again_is_answered_with_an_error(daemon: Daemon, lane: Open, event: int, how: str) -> None:
     daemon.deploy(BAD)
     good, bad = lane(), lane()
@@ -140,7 +142,7 @@ def test_a_death_while_nothing_waits_loses_nothing(daemon: Daemon, lane: Open) -
     ("image", "why"),
     [
         ({"source": "import no_such_module\n"}, "no_such_module"),
-        ({"source": add(2), "output": {"c": "int64"}}, "output: column 'b' .* is missing"),
+        long({"source": add(2), "output": {"c": "int64"}}, "output: column 'b' .* is missing"),
         ({"source": "import os; os._exit(5)\n"}, "exit status 5"),
     ],
 )
@@ -187,6 +189,7 @@ def test_an_operator_sees_nothing_of_the_environment_the_node_manager_runs_in(da
         daemon.deploy("import grpc\n")
 
 
+@pytest.mark.long
 def test_a_slow_warm_start_and_limits_of_the_deployment_are_honoured(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(BAD, config_json=json.dumps({"limits": {"answer_timeout_ms": 1000}}))
     caller = lane()

@@ -108,6 +108,7 @@ def test_a_rollback_changes_the_version_and_not_the_values(cluster: Cluster) -> 
     assert client.deployment("d")["version"] == "1" and client.deployment("d")["env"] == {"A": "200"}
 
 
+@pytest.mark.long
 def test_a_rollback_to_a_narrower_version_is_allowed(cluster: Cluster) -> None:
     cluster.deploy(add(1))
     wide = 'from udo_runtime import operator\n@operator\ndef run(batch):\n    return {"b": batch.column("a"), "c": batch.column("a")}\n'
@@ -139,6 +140,7 @@ def test_a_registry_that_is_away_stops_nothing_not_even_a_restart_of_the_node(cl
     wait_until(lambda: cluster.node.slot().version == "2", 30, "version 2")
 
 
+@pytest.mark.long
 def test_a_node_that_comes_back_after_an_update_it_missed_catches_up(cluster: Cluster) -> None:
     cluster.deploy(add(1))
     cluster.push("2", add(100))
@@ -202,6 +204,7 @@ def test_a_deployment_removed_at_the_registry_is_removed_from_the_node_and_a_loc
         cluster.node.api.open_lane("d", "l")
 
 
+@pytest.mark.long
 def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: Cluster) -> None:
     cluster.push("1", "import no_such_module\n")
     cluster.client.deploy("d", "t", "1")
@@ -212,6 +215,7 @@ def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: 
     assert "no_such_module" in node["detail"] and node["error_code"] == "operator"
 
 
+@pytest.mark.long
 def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_that_lost_its_disk_takes_over(
     cluster: Cluster,
 ) -> None:
@@ -338,6 +342,7 @@ def test_a_deployment_that_takes_the_name_of_a_removed_one_has_none_of_its_state
     assert not cluster.node.api.sessions("d").sessions
 
 
+@pytest.mark.long
 def test_a_deployment_from_before_there_were_numbers_keeps_its_state_and_takes_its_number(cluster: Cluster) -> None:
     keyed(cluster)
     cluster.node.stop()

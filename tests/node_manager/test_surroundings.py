@@ -99,6 +99,7 @@ def test_a_variable_acts_as_if_its_process_had_been_started_with_it(ask: Ask) ->
     assert found["hash"] == int(unseeded.stdout)
 
 
+@pytest.mark.long
 def test_text_hashes_alike_in_all_processes_of_a_deployment(tmp_path: Path, daemon: Daemon) -> None:
     node = of_node(daemon, ["hash"], {})
     assert of_trial(tmp_path, ["hash"], {}) == node == of_trial(tmp_path, ["hash"], {}, isolation="process")

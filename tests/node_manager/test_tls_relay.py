@@ -214,6 +214,7 @@ def test_a_relay_that_died_is_started_again_on_its_port(node: RemoteNode) -> Non
     assert node.opened[-1].reply.slots[0].queue_socket == lane.reply.slots[0].queue_socket
 
 
+@pytest.mark.long
 def test_without_a_node_manager_the_watchdog_ends_the_relay_with_the_servers(home_daemon: Daemon, tmp_path: Path) -> None:
     require_relay()
     signed(tmp_path / "certs", "node")
@@ -240,6 +241,7 @@ def test_new_certificates_are_taken_without_a_restart_and_open_connections_stay(
     wait_until(lambda: node.answers(former), 30, "the former authority's to count again")
 
 
+@pytest.mark.long
 def test_certificates_that_cannot_be_used_are_told_and_the_former_ones_stay(node: RemoteNode) -> None:
     files = Tls.folder(node.authority / "node")
     good = files.key.read_bytes()

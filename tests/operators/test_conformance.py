@@ -99,6 +99,7 @@ def test_a_whole_image_of_the_docker_daemon_runs_in_a_container_and_keeps_the_pr
     assert "neither a file nor an image" in shell("conformance", "whole-conformance:1", code=3).err
 
 
+@pytest.mark.long
 def test_a_whole_image_that_is_not_in_the_docker_daemon_is_refused(platform: Shell, tmp_path: Path) -> None:
     folder, image = tmp_path / "whole", tmp_path / "whole.tar"
     folder.mkdir()

@@ -66,6 +66,7 @@ def tried(shell: Shell, made: Path, events: object) -> list[dict[str, object]]:
     return shell("test", made, "--json").json["answers"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_a_filter_in_go_answers_as_one_in_python(shell: Shell, programs: Path, tmp_path: Path) -> None:
     events = [{"id": n, "value": v} for n, v in enumerate([1.5, 250.0, None, -3.0, 100.0])]
     go = folder(tmp_path, "go", programs / "fraud", **FRAUD)
@@ -73,6 +74,7 @@ def test_a_filter_in_go_answers_as_one_in_python(shell: Shell, programs: Path, t
     assert tried(shell, go, events) == tried(shell, python, events) != []
 
 
+@pytest.mark.long
 def test_timers_fire_in_go_and_every_type_passes_through_it(shell: Shell, programs: Path, tmp_path: Path) -> None:
     columns = {"input": 'k = "string"\nt = "timestamp[us]"', "output": 'k = "string"\nn = "int64"\nended = "timestamp[us]"'}
     made = folder(tmp_path, "visits", programs / "sessionise", key='key = "k"\nevent_time = {column = "t"}', **columns)
@@ -98,6 +100,7 @@ def test_a_push_is_refused_when_the_program_lacks_what_its_manifest_asks_for(she
     assert "build the operator first" in shell("push", made, "--dry-run", code=None).err
 
 
+@pytest.mark.long
 def test_a_keyed_operator_in_go_whose_manifest_lost_its_key_is_refused_before_any_event(
     shell: Shell, programs: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_go_operator_is_pushed_deployed_and_called(platform: Shell, programs: 
     assert got == [{"id": 7, "flagged": True}]
 
 
+@pytest.mark.long
 def test_udo_dev_record_and_replay_are_as_for_python_and_a_replay_has_the_sandbox(platform: Shell, programs: Path, tmp_path: Path) -> None:
     from udo_interface import connect
 

@@ -21,6 +21,7 @@ from udo_runtime.sdk.api import Context
 from udo_runtime.state.session import Session
 
 from tests.operators import child
+from tests.support.selection import long
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 from udo_protocol.limits import DEFAULT
@@ -103,16 +104,16 @@ def test_what_user_code_raises_comes_with_class_message_trace_and_event_and_the_
         (child.EXITS, "ended with exit status 3"),
         (child.KILLED, r"was killed by signal 9 \(SIGKILL\)"),
         (child.LIES_ID, "broke the operator protocol: expected a reply to request"),
-        (child.LIES_SCHEMA, "broke the operator protocol: its table ROWS"),
-        (child.LIES_BYTES, "broke the operator protocol: its table ROWS"),
+        long(child.LIES_SCHEMA, "broke the operator protocol: its table ROWS"),
+        long(child.LIES_BYTES, "broke the operator protocol: its table ROWS"),
         (child.BEHIND, "broke the operator protocol: a table at 16777216 of 64 bytes in shared memory, which does not lie"),
-        (child.IN_REQUESTS, "broke the operator protocol: a table at 0 of 64 bytes in shared memory"),
-        (child.OVER_THE_END, "broke the operator protocol: a table at 16777208 of 64 bytes in shared memory"),
-        (child.SHARED_BYTES, "broke the operator protocol: its table ROWS"),
+        long(child.IN_REQUESTS, "broke the operator protocol: a table at 0 of 64 bytes in shared memory"),
+        long(child.OVER_THE_END, "broke the operator protocol: a table at 16777208 of 64 bytes in shared memory"),
+        long(child.SHARED_BYTES, "broke the operator protocol: its table ROWS"),
         (child.HEADER, "broke the operator protocol: a header of 1048577 bytes; the bound is 1048576"),
-        (child.BODY, rf"broke the operator protocol: a body of {DEFAULT.answer_bytes + 1} bytes; the bound is {DEFAULT.answer_bytes}"),
+        long(child.BODY, rf"broke the operator protocol: a body of {DEFAULT.answer_bytes + 1} bytes; the bound is {DEFAULT.answer_bytes}"),
         (child.TWICE, f"broke the operator protocol: two tables {pb.Part.ROWS}"),
-        (child.HALF_ENDS, "ended with exit status 4"),
+        long(child.HALF_ENDS, "ended with exit status 4"),
     ],
 )
 def test_a_process_that_dies_exits_or_lies_costs_its_frame_only(made: Make, value: int, says: str) -> None:

@@ -54,7 +54,7 @@ def flagged(shell: Shell, folder: Path) -> list[bool]:
 
 
 @pytest.mark.parametrize("style", ["batch", long("event")])
-@pytest.mark.parametrize("build", [go, long(node), rust])
+@pytest.mark.parametrize("build", [go, long(node), long(rust)])
 def test_a_new_project_passes_its_own_test_and_answers(build: Callable[[Path], None], style: str, shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / f"my-{style}"
     shell("init", folder, "--runtime", build.__name__, "--style", style)

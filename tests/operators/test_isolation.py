@@ -110,6 +110,7 @@ def test_an_update_into_a_process_of_its_own_and_back_keeps_the_state(daemon: Da
     assert Attempt.at_node(daemon.api, "d", "s", 2, 3).run([1, 2, 3]) == [4, 3, 2]
 
 
+@pytest.mark.long
 def test_an_update_to_whole_frames_and_on_to_a_process_of_their_own_keeps_the_state(daemon: Daemon) -> None:
     daemon.deploy(COUNT, **KEYED)
     assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]
@@ -182,6 +183,7 @@ def test_a_process_that_dies_on_its_events_is_seen_with_its_last_words(daemon: D
     assert "ended with exit status 3" in " ".join(line.text for line in daemon.api.logs("d"))
 
 
+@pytest.mark.long
 def test_udo_test_runs_it_in_a_process_of_its_own(shell: Shell, tmp_path: Path) -> None:
     made = tmp_path / "where"
     made.mkdir()

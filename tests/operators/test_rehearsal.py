@@ -155,6 +155,7 @@ def test_samples_are_read_from_a_file_of_the_package_alone(made: Make, tmp_path:
         p.open()
 
 
+@pytest.mark.long
 def test_a_push_checks_the_samples_and_udo_test_rehearses(tmp_path: Path) -> None:
     shell, made = Shell(tmp_path / "home"), tmp_path / "rehearsing"
     made.mkdir()

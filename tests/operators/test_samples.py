@@ -206,6 +206,7 @@ def test_the_samples_answer_as_in_python_under_kills_and_updates_between_languag
     all_samples(sdk, tmp_path)
 
 
+@pytest.mark.long
 def test_the_samples_in_go_answer_as_in_python_under_kills_and_updates_between_languages(programs: Path, tmp_path: Path) -> None:
     all_samples(Sdk("go", programs, ("bin/{}",)), tmp_path)
 

@@ -70,8 +70,8 @@ def test_a_filter_flags_what_is_above_its_limit(sdk: Sdk, shell: Shell, tmp_path
     assert flagged == [False, True, False, False, False]
 
 
-# Each case is a process of its own: seconds for the one, half a minute for the other.
-@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), long("node"), "rust"], indirect=True)
+# Each case is a process of its own: seconds for the one, half a minute for the other. In the gate Go keeps it (test_conformance.py).
+@pytest.mark.long
 def test_it_keeps_the_protocol(sdk: Sdk, shell: Shell) -> None:
     command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
     said = shell("conformance", "--json", "--only", " ", "--", *command).json
@@ -115,7 +115,7 @@ def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) ->
             player.close()
 
 
-@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), long("node"), "rust"], indirect=True)
+@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
 def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_event(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     made = folder(tmp_path / "count", sdk, "count", input=COUNT["input"], output=COUNT["output"])
     (made / "events.json").write_text('[{"id": 1, "k": 1}]')
@@ -123,7 +123,7 @@ def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_even
         assert "operator.toml names no key: add key = [" in shell(command[0], made, *command[1:], code=4).err
 
 
-@pytest.mark.parametrize("sdk", ["node", long("cpp"), long("java"), long("rust")], indirect=True)
+@pytest.mark.long
 def test_all_that_it_prints_arrives(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     """Node's writes to a pipe wait, and are lost if its process ends before."""
     made = folder(tmp_path / "prints", sdk, "conformance", input={"do": "string", "n": "int64"}, output={"n": "int64"})
@@ -183,7 +183,7 @@ def test_an_event_that_is_answered_without_end_is_a_dead_letter_and_ends_no_proc
     assert daemon.slot().restarts == 0
 
 
-@pytest.mark.parametrize("sdk", [long("cpp"), "java", "node", long("rust")], indirect=True)
+@pytest.mark.parametrize("sdk", [long("cpp"), "java", long("node"), long("rust")], indirect=True)
 def test_an_update_from_python_and_back_keeps_the_state(sdk: Sdk, daemon: Daemon) -> None:
     daemon.deploy(PYTHON_COUNT, entry="op:Count", **COUNT)
     assert counted(daemon, 0, [1, 2, 1]) == [1, 1, 2]

@@ -57,6 +57,7 @@ def deploy(daemon: Daemon, digest: str, config: str = "{}") -> None:
     daemon.api.deploy("d", "t", "1", digest, config, 60_000)
 
 
+@pytest.mark.long
 def test_a_static_program_has_a_container_that_holds_nothing_but_its_package(
     started: Daemon, lane: Callable[..., Lane], programs: Path, containers: Containers
 ) -> None:
@@ -123,6 +124,7 @@ def test_the_same_holds_for_rust(started: Daemon, tmp_path_factory: pytest.TempP
     assert container.image is not None and container.image.tags == [EMPTY_NAME]
 
 
+@pytest.mark.long
 def test_a_program_that_needs_the_systems_runs_in_the_image_that_the_node_names(
     daemon: Daemon, runtime_image: str, programs: Path, containers: Containers, docker: Docker
 ) -> None:

@@ -171,6 +171,7 @@ def test_the_journal_and_the_tokens_go_on_where_a_restarted_registry_was(start_r
     assert replayed_application("taxi", client.application_journal("taxi"))["same"]
 
 
+@pytest.mark.long
 def test_a_step_of_a_deployment_with_state_over_nodes_goes_on_after_a_restart_until_its_node_has_followed_or_it_is_given_up(
     start_registry: Callable[..., Running], tmp_path: Path
 ) -> None:

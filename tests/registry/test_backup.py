@@ -101,6 +101,7 @@ def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registr
         assert list(restored.update("op", "next"))[-1]["phase"] == "done"
 
 
+@pytest.mark.long
 def test_a_restored_registry_is_another_one_and_nodes_hear_of_it_at_once(start_registry: Start, tmp_path: Path) -> None:
     running = start_registry()
     client = running.client(timeout_s=bound(30))

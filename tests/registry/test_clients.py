@@ -110,6 +110,7 @@ def test_skopeo_may_not_push_without_the_token(registry: Running, operator: str,
     assert registry.http().get("/v2/no/way/tags/list").status_code == 404
 
 
+@pytest.mark.long
 def test_docker_logs_in_pushes_pulls_and_mounts(registry: Running, docker: Daemon, tmp_path: Path) -> None:
     name = f"{host(registry)}/team/{fresh('docker')}:1"
     docker("import", str(archive(tmp_path / "root.tar", "by docker")), name)

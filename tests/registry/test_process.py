@@ -105,6 +105,7 @@ def test_an_update_cut_off_by_a_restart_is_finished_by_its_nodes(start_registry:
         client.close()
 
 
+@pytest.mark.long
 def test_two_registries_never_share_a_data_directory(start_registry: Start) -> None:
     running = start_registry()
     second = subprocess.run(
@@ -126,6 +127,7 @@ def test_a_unix_socket_serves_the_same_api(start_registry: Start, tmp_path: Path
     assert client.audit("op")[0]["address"] == "local"
 
 
+@pytest.mark.long
 def test_an_address_in_use_is_an_error_that_names_it(start_registry: Start, tmp_path: Path) -> None:
     port = start_registry().url.rpartition(":")[2]
     command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "other"), "--listen", f"127.0.0.1:{port}"]
@@ -199,6 +201,7 @@ def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(start_registry: Start, tmp_path: Path) -> None:
     """Its nodes could give it no sign of life meanwhile; an update goes on with them once they do."""
     running = start_registry()

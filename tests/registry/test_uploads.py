@@ -70,6 +70,7 @@ def test_of_too_many_uploads_silent_ones_make_room_and_others_are_not_touched(st
     assert running.http().put(where, params={"digest": sha(b"mine")}).status_code == 201
 
 
+@pytest.mark.long
 def test_collecting_does_not_race_a_push_that_is_being_sent(start_registry: Start) -> None:
     running, blob = start_registry(), os.urandom(200_000)
     where, path = begin(running)

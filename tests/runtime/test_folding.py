@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conftest import Servers
 from tests.runtime.conftest import P
 from tests.support.attempt import GROUPS
@@ -27,6 +29,7 @@ def places(state: Connection) -> list[PiecePlace]:
     return [group.place for n, group in pieces.read(state, P, "q") if n in GROUPS]
 
 
+@pytest.mark.long
 def test_groups_whose_changes_outgrow_their_bases_at_once_are_folded_by_and_by(start: Start, servers: Servers) -> None:
     state = servers.state()
     owner = counter(start, HOARD, "op:Hoard")

@@ -75,6 +75,7 @@ def fail_first(batches: Iterator[Any]) -> Iterator[Any]:
         raise RuntimeError("the first attempt fails at its end")
 
 
+@pytest.mark.long
 def test_answers_and_state_are_those_without_the_bad_events_and_a_retried_task_leaves_each_dead_letter_once(
     spark: SparkSession, platform: Platform, picky: str, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_keeping_columns_needs_one_answer_per_event(spark: SparkSession, platfor
     assert "keep= needs exactly one answer per event, but 10 events got 5 answers" in message(caught)
 
 
+@pytest.mark.long
 @pytest.mark.both_paths
 def test_a_limit_downstream_closes_the_lane(spark: SparkSession, platform: Platform) -> None:
     name = platform.operator()

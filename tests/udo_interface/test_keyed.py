@@ -140,6 +140,7 @@ def test_one_dataframe_evaluated_twice_in_foreach_batch_counts_once(stream: Stre
     stream.check()
 
 
+@pytest.mark.long
 @pytest.mark.both_paths
 def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, count)
@@ -268,6 +269,7 @@ def test_the_same_call_twice_in_one_plan_is_named(stream: Stream, count: str) ->
         stream.run(lambda df: udo(count)(df.drop("n"), key="k"))
 
 
+@pytest.mark.long
 @pytest.mark.both_paths
 def test_two_calls_with_names_of_their_own_each_keep_their_state(spark: SparkSession, count: str, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, count, uid="first")

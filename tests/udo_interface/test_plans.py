@@ -91,6 +91,7 @@ def test_a_call_that_is_made_in_another_thread_is_one_of_its_query(spark: SparkS
     stream.check()
 
 
+@pytest.mark.long
 def test_a_call_in_foreach_batch_may_be_united_with_a_table_of_the_applications_own_session(
     spark: SparkSession, count: str, tmp_path: Path
 ) -> None:
@@ -287,6 +288,7 @@ def test_two_keyed_streams_in_one_query_and_one_behind_the_other(spark: SparkSes
     stream.check()
 
 
+@pytest.mark.long
 def test_a_window_behind_the_call_closes_in_micro_batches_without_data(platform: Platform, spark: SparkSession, tmp_path: Path) -> None:
     """One file a run, and Spark's own micro-batch behind it that only moves the watermark."""
     columns = {"t": "timestamp[us, tz=UTC]", "k": "string"}

@@ -98,6 +98,7 @@ def test_maps_are_dicts_wherever_they_are(platform: Platform, spark: SparkSessio
     assert got == [{"m": {"a": 2}, "l": [{7: 2}], "s": {"m": {"x": 1, "new": 0}}}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("year", [1, long(9999)])
 @pytest.mark.parametrize("call", [of_dataframe, long(of_rdd)])
 def test_a_time_that_nanoseconds_cannot_hold_is_refused_by_its_column(
