@@ -17,6 +17,7 @@ from elasticity.allocation.refine import refine
 from elasticity.allocation.values import checkpoint_values, score
 from tests.elasticity.literal import allocate_literally, optimal_score
 from tests.support.optimum import gaps_to_optimum
+from tests.support.seeds import examples
 from udo_protocol.errors import UsageError
 
 FAIRNESS = st.sampled_from([0.0, 0.1, 0.5, 1.0, math.inf])
@@ -47,7 +48,7 @@ def assert_apart(placement: Ints, owner: Ints) -> None:
 
 
 @given(jobs(), FAIRNESS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_it_is_the_papers_algorithm(job: tuple[Floats, Ints, int, int], fairness: float) -> None:
     samples, owner, nodes, copies = job
     values, load = checkpoint_values(samples, owner, nodes), samples.mean(axis=1).astype(np.float64)
@@ -129,7 +130,7 @@ def test_a_checkpoint_too_heavy_for_any_node_takes_the_one_of_least_value() -> N
 
 
 @given(jobs(groups=12, nodes=5), st.sampled_from([0.5, 1.0, math.inf]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_without_a_limit_it_is_the_optimum(job: tuple[Floats, Ints, int, int], fairness: float) -> None:
     samples, owner, nodes, copies = job
     values, load = checkpoint_values(samples, owner, nodes), samples.mean(axis=1).astype(np.float64)
@@ -166,7 +167,7 @@ def test_refining_keeps_the_constraints_and_never_raises_the_score(job: tuple[Fl
 
 @pytest.mark.long
 @given(jobs(groups=40), FAIRNESS, st.sampled_from([0.0, 0.05, 0.3]), st.integers(0, 2**32 - 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_reallocation_ends_within_its_tolerance(job: tuple[Floats, Ints, int, int], fairness: float, tolerance: float, seed: int) -> None:
     samples, owner, nodes, copies = job
     values, load = checkpoint_values(samples, owner, nodes), samples.mean(axis=1).astype(np.float64)

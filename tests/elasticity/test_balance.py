@@ -17,7 +17,7 @@ from elasticity.balance.lptf import lptf
 from elasticity.balance.swaps import dlb_s
 from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, eng_load, floor, goal, imb_score
 from tests.elasticity.balance_reference import algorithm_1, optimum_percent
-from tests.support.seeds import seeds
+from tests.support.seeds import examples, seeds
 from udo_protocol.errors import UsageError
 
 LITERAL = BalanceLimits(slack=None)
@@ -69,7 +69,7 @@ def test_a_view_that_does_not_fit_together_is_refused() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(views(), st.sampled_from([0, 5, 15, 40]))
 def test_dlb_is_the_papers_algorithm(view: LoadView, theta: int) -> None:
     for policy, choose in ((dlb_h, max), (dlb_l, min)):
@@ -77,7 +77,7 @@ def test_dlb_is_the_papers_algorithm(view: LoadView, theta: int) -> None:
         assert policy(view, BalanceLimits(theta, slack=None)).keys_map.tolist() == expected, policy.__name__
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(views(keys=12, load=12))
 def test_dlb_s_meets_theta_wherever_an_assignment_does_and_is_else_within_5_percent_of_the_best(view: LoadView) -> None:
     best = optimum_percent(view.keys_load.tolist(), view.engines) if view.keys_load.any() else 0
@@ -108,14 +108,14 @@ def test_dlb_s_does_so_with_more_keys_than_a_search_could_try(seed: int) -> None
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(views())
 def test_no_assignment_lies_below_the_floor(view: LoadView) -> None:
     if view.keys_load.any() and view.keys_load.sum() < 200:
         assert floor(view.keys_load, view.engines).percent <= optimum_percent(view.keys_load.tolist(), view.engines) + 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(views())
 def test_every_policy_says_what_it_did(view: LoadView) -> None:
     for policy in (dlb_h, dlb_l, dlb_s, lptf, kg):

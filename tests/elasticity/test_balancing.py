@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -129,7 +128,7 @@ def test_a_skew_that_changes_and_stays_is_followed() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=20 if os.environ.get("UDO_DEEP") else 6, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["fuzzy", "ds2", "accept_all"]), st.sampled_from(["DLB-H", "DLB-L", "DLB-S", "LPTF"]))
 def test_whatever_comes_no_group_moves_back_soon_and_steps_keep_their_distance(seed: int, policy: str, balance: str) -> None:
     rng = np.random.default_rng(seed)

@@ -21,6 +21,7 @@ from udo_runtime.state.session import Session
 
 from tests.support.counted import SCRIPT, Epochs, Plans, oracle, play
 from tests.support.counting_slot import CountFrames, slot
+from tests.support.seeds import examples
 from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import DATA, END, Header
@@ -42,7 +43,7 @@ def test_whatever_effect_a_process_dies_at_the_next_goes_on_as_if_nothing_had_ha
         assert [a.answers() for a in play(s, SCRIPT, broken_off=[1])] == oracle(SCRIPT), f"dies at moment {moment}"
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(Plans, st.lists(st.integers(0, 4), max_size=2), st.frozensets(st.integers(0, 150), max_size=3), st.booleans())
 def test_any_epochs_attempts_and_deaths_count_like_one_process(
     epochs: Epochs, broken_off: list[int], dies: frozenset[int], by_frame: bool
@@ -51,7 +52,7 @@ def test_any_epochs_attempts_and_deaths_count_like_one_process(
     assert [a.answers() for a in play(s, epochs, broken_off)] == oracle(epochs)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(st.frozensets(st.integers(0, 120), max_size=3), st.integers(1, 16))
 def test_bad_events_are_found_and_are_dead_letters_once_whatever_dies(dies: frozenset[int], read: int) -> None:
     epochs = [[[0, 2], [1, 13, 3]], [[0], [13, 1, 13]], [[0], [1]]]

@@ -17,6 +17,7 @@ from tests.support.attempt import Attempt
 from tests.support.counted import PARTITIONS, SCRIPT, Epochs, Plans, an_attempt, oracle, play
 from tests.support.counting_slot import COUNTS, EVENTS, slot
 from tests.support.memory_slot import MemorySlot
+from tests.support.seeds import examples
 from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
@@ -98,7 +99,7 @@ def test_two_deaths_one_soon_behind_the_other_change_nothing() -> None:
         assert [a.answers() for a in play(s, SCRIPT[:2])] == oracle(SCRIPT[:2]), f"dies at moments {pair}"
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(Plans, st.lists(st.integers(0, 4), max_size=2), st.frozensets(st.integers(0, 150), max_size=3), st.integers(1, 16), st.booleans())
 def test_any_epochs_attempts_deaths_and_reads_count_like_one_process(
     epochs: Epochs, broken_off: list[int], dies: frozenset[int], read: int, by_frame: bool
@@ -107,7 +108,7 @@ def test_any_epochs_attempts_deaths_and_reads_count_like_one_process(
     assert [a.answers() for a in play(s, epochs, broken_off, read)] == oracle(epochs)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(st.frozensets(st.integers(0, 120), max_size=3), st.integers(1, 16))
 def test_bad_events_are_dead_letters_once_whatever_dies(dies: frozenset[int], read: int) -> None:
     epochs = [[[0, 2], [1, 13]], [[0], [13, 1, 13]], [[0], [1]]]
@@ -142,7 +143,7 @@ def told(slots: Sequence[MemorySlot], epoch: int, rows: Sequence[Rows], *, says:
 Timed = st.lists(st.lists(st.tuples(st.sampled_from([0, 2, 4, 13]), st.integers(-20, 20)), max_size=5), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(Timed)
 def test_what_end_says_of_event_time_changes_nothing_where_one_slot_has_all_events(epochs: list[Rows]) -> None:
     def run(*, says: bool) -> list[list[tuple[int, int]]]:
@@ -152,7 +153,7 @@ def test_what_end_says_of_event_time_changes_nothing_where_one_slot_has_all_even
     assert run(says=True) == run(says=False)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(Timed)
 def test_a_slot_goes_by_the_time_of_events_that_another_slot_got(epochs: list[Rows]) -> None:
     two, one = [slot(policy=Policy(dead_letter=True)) for _ in range(2)], slot(policy=Policy(dead_letter=True))

@@ -22,7 +22,7 @@ from registry.app import create_app
 from registry.config import RegistrySettings
 from tests.conftest import bound, require
 from tests.registry.conftest import INPUT, OUTPUT, Running, fresh, sha
-from tests.support.seeds import seeds
+from tests.support.seeds import examples, seeds
 
 pytestmark = pytest.mark.long
 
@@ -115,7 +115,7 @@ def test_no_path_body_or_header_makes_the_registry_fail_inside(registry: Running
         st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), max_size=20), st.sampled_from(["bytes=0-", "0-9", "9" * 30])
     )
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(
         st.sampled_from(["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"]),
         path,
@@ -292,5 +292,5 @@ def test_any_sequence_of_pushes_deletions_and_collections_leaves_exactly_what_wa
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         model,
-        settings=settings(max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=checks),
+        settings=settings(max_examples=examples(20), stateful_step_count=20, deadline=None, suppress_health_check=checks),
     )

@@ -47,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(restore)
 
 
+def pytest_collection_finish() -> None:
+    """What is there before the first test no test can leave behind: the collector need not look at it after each file."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """Charge the file when its last test and all fixtures that end with it are over, under the warning filters of that test."""

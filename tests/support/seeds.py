@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from typing import Any
 
@@ -40,3 +41,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def seeds(count: int, deep: int = 0) -> list[Any]:
     """So many seeds, for `parametrize`; with all tests (`make deep`) at least `deep` of them."""
     return [*range(_first, _first + count), *map(long, range(_first + count, _first + deep))]
+
+
+def examples(count: int) -> int:
+    """For `max_examples` of a property whose examples take the processor: the gate is content with a quarter of them."""
+    return count // 4 if os.environ.get("UDO_GATE") else count
