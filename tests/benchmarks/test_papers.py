@@ -14,6 +14,7 @@ def test_the_document_has_a_place_for_the_figures(name: str) -> None:
     figures.replace_between(papers.DOCUMENT.read_text("utf-8"), name, "figures")
 
 
+@pytest.mark.long
 def test_a_drawing_names_each_policy(tmp_path: Path) -> None:
     papers.draw({"KG": [[1, 100, 20], [2, 120, 30]], "DLB-H": [[1, 110, 20], [2, 150, 10]]}, tmp_path / "new" / "balance.svg")
     text = (tmp_path / "new" / "balance.svg").read_text("utf-8")

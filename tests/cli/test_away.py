@@ -151,8 +151,6 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
     udo(platform, "undeploy", "two")
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_status_ends_with_the_code_of_what_is_dead(platform: Shell, operator: Operators) -> None:
     raises = "import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n"
     udo(platform, "push", operator("dud", "1", source=raises + _RUN), "--no-samples")

@@ -64,8 +64,6 @@ def test_without_a_base_an_image_has_code_only_and_that_is_said(platform: Shell,
     assert [la["kind"] for la in api.version("early", "2")["layers"]] == ["code"]
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_an_operator_stands_on_the_registrys_base_whose_layers_are_not_sent(
     platform: Shell, operator: Operators, api: Registry, base: str
 ) -> None:
@@ -302,8 +300,6 @@ def test_a_registry_that_runs_already_is_not_believed_to_require_signatures(plat
     assert Path(made["public"]).exists()
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_signing_and_a_registry_that_insists_on_it(operator: Operators, tmp_path: Path) -> None:
     home = Path(tempfile.mkdtemp(prefix="udo-sig-"))
     shell = Shell(home)

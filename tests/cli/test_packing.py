@@ -29,6 +29,7 @@ def test_the_same_files_give_the_same_digest_wherever_and_whenever(udo: Shell, o
     assert digest(udo, first) == digest(udo, second)
 
 
+@pytest.mark.long
 def test_a_push_says_what_stays_out_of_the_package(udo: Shell, operator: Callable[..., Path]) -> None:
     folder = operator()
     for inside in ("node_modules/left/pad.js", "lib/.env", "__pycache__/op.cpython-311.pyc", "lib/kept.txt"):

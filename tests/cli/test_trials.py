@@ -160,8 +160,6 @@ def test_a_canary_of_a_keyed_operator_is_shown_decides_and_serves_nobody(platfor
     platform("undeploy", name, "--drop-state")
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_what_makes_no_sense_is_told_before_anything_is_asked(platform: Shell) -> None:
     for words, why in (
         (("--diff", "--canary", "10%"), "exclude each other"),

@@ -28,6 +28,7 @@ from udo_runtime.state.codec import EXPIRES, TIMERS, pack, pack_each, unpack, un
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 
+from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
 from udo_protocol.state.pieces import StoredGroup
@@ -89,7 +90,7 @@ class Epochs:
 Run = Callable[..., Epochs]
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=[*WAYS[:-1], long(WAYS[-1])])
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -190,8 +190,6 @@ def keyed() -> Iterator[Keyed]:
     shutil.rmtree(top, ignore_errors=True)
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_a_keyed_replica_moves_comes_and_goes_by_grants_while_a_query_runs(keyed: Keyed) -> None:
     query = Query(keyed.cluster, "granted")
     query.epoch("a")

@@ -31,8 +31,9 @@ def deployed(daemon: Daemon, source: str, policy: str, **manifest: Any) -> None:
     daemon.api.deploy("d", "t", "1", digest, json.dumps({"policy": policy}), 30_000)
 
 
-@pytest.mark.parametrize("isolation", ["shared", long("process")])
-@pytest.mark.parametrize("policy", ["fail", long("dead-letter")])
+@pytest.mark.long
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+@pytest.mark.parametrize("policy", ["fail", "dead-letter"])
 def test_a_frame_of_ten_million_answers_takes_what_they_take_in_arrow(daemon: Daemon, lane: Open, isolation: str, policy: str) -> None:
     """As dicts they were 2.3 GB."""
     deployed(daemon, MANY, policy, isolation=isolation)

@@ -305,8 +305,6 @@ def test_groups_of_an_instance_that_an_earlier_release_started_stay_until_it_is_
     assert counted(job.epoch(1, batches)) == oracle.epoch(batches)
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_what_cannot_be_moved_is_refused_with_what_to_do(cluster: Cluster) -> None:
     deploy(cluster, slots=2)
     first, second = slots(cluster)

@@ -325,8 +325,6 @@ def test_a_session_that_was_imported_is_prepared_for_and_taken_over_before_its_q
     assert shares(daemon) == [64, 64]
 
 
-@pytest.mark.long
-@pytest.mark.short
 def test_what_cannot_be_prepared_is_refused_with_what_to_do(daemon: Daemon) -> None:
     keyed(daemon, slots=2)
     api = daemon.api

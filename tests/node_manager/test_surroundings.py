@@ -143,6 +143,7 @@ def run(batch):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["none", long("process")])
 def test_whatever_is_printed_by_it_or_what_it_starts_nobody_fails_for_it(daemon: Daemon, lane: Open, isolation: str) -> None:
     daemon.deploy(TALKS, **({"isolation": isolation} if isolation != "none" else {}))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.operators.conftest import put_program
+from tests.support.selection import long
 
 # As in runtimes/go/internal/testop.
 FILLS, FORKS = 103, 104
@@ -18,7 +19,7 @@ FILLS, FORKS = 103, 104
     ("event", "limits", "says"),
     [
         (FILLS, {"memory_mb": 320}, "killed: memory limit of 320 MiB exceeded"),
-        (FORKS, {"pids": 40}, "killed: limit of 40 processes exceeded"),
+        long(FORKS, {"pids": 40}, "killed: limit of 40 processes exceeded"),
     ],
 )
 def test_a_command_that_exceeds_its_limits_fails_its_frame_by_name_and_all_else_goes_on(

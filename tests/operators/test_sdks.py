@@ -183,7 +183,7 @@ def test_an_event_that_is_answered_without_end_is_a_dead_letter_and_ends_no_proc
     assert daemon.slot().restarts == 0
 
 
-@pytest.mark.parametrize("sdk", [long("cpp"), "java", long("node"), long("rust")], indirect=True)
+@pytest.mark.long
 def test_an_update_from_python_and_back_keeps_the_state(sdk: Sdk, daemon: Daemon) -> None:
     daemon.deploy(PYTHON_COUNT, entry="op:Count", **COUNT)
     assert counted(daemon, 0, [1, 2, 1]) == [1, 1, 2]

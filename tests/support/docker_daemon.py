@@ -136,7 +136,7 @@ def runtime_image(docker_daemon: Daemon) -> str:
         if saved.exists():
             docker_daemon("load", "--input", str(saved))
         elif not docker_daemon("images", "--quiet", DEBIAN).strip():
-            tool("debootstrap", "debootstrap")
+            tool("mmdebstrap", "mmdebstrap")
             script(docker_daemon, "debian-base.sh", DEBIAN)
             docker_daemon("save", "--output", f"{saved}.new", DEBIAN)
             Path(f"{saved}.new").rename(saved)

@@ -260,7 +260,7 @@ def test_an_operator_that_dies_on_its_input_fails_the_query_with_the_reason(spar
         long("text_beyond", {"end": 1 << 30}, "answered with a malformed frame"),
         ("many_rows", {"rows": 100_000_000}, "answered with a malformed frame"),
         long("compressed_bomb", {"mebibytes": 128}, "answered with a malformed frame"),
-        ("giant_header", {"mebibytes": 64}, "a frame header of"),
+        long("giant_header", {"mebibytes": 64}, "a frame header of"),
         long("giant_error", {"mebibytes": 64}, "characters cut"),
     ],
 )

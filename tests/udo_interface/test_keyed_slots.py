@@ -91,6 +91,7 @@ def test_kept_columns_stay_with_their_rows_in_batches_and_rdds(spark: SparkSessi
     assert Counter(r.k for r in found) == {r.k: max(s.n for s in found if s.k == r.k) for r in found}
 
 
+@pytest.mark.long
 def test_a_store_is_refused_with_what_to_do(spark: SparkSession, wide: str, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, wide, store=str(tmp_path / "store"))
     stream.add()

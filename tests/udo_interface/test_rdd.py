@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
+from tests.support.selection import long
 from udo_interface import udo
 from udo_protocol.errors import NotFound
 
@@ -52,7 +53,7 @@ def test_empty_partitions_answer_nothing(spark: SparkSession, twice: str) -> Non
     [
         ([Row(x=1)], "rows lack id; they have x"),
         ([Row(id="seven")], "column 'id' expects int64"),
-        ([Row(id=1), Row(other=2)], "differ in their fields"),
+        long([Row(id=1), Row(other=2)], "differ in their fields"),
         ([(1, 2)], "takes pyspark.sql.Row or dict, got tuple"),
         ([{"id": 1}, {"x": 2}], "not every row has all of id"),
     ],
