@@ -93,7 +93,6 @@ def test_epochs_count_once_whatever_dies_is_tried_again_or_updated(cluster: Clus
         assert {b // 1000 for b in answers} == {max(versions)}, "every slot has the version"
 
 
-@pytest.mark.long
 def test_dead_letters_of_all_slots_are_listed_and_take_part_in_the_next_epoch(cluster: Cluster) -> None:
     fails = "        if event['a'] % 10 == 3: raise ValueError('unlucky')\n"
     before, after = COUNT.split("        n =")
