@@ -72,6 +72,8 @@ checked: $(VENV)/.ready
 
 # The sessions of the tests are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Hundreds of processes load NumPy, and OpenBLAS would start a thread for each core in every one.
+test orders: export OPENBLAS_NUM_THREADS := 1
 test deep orders: export SPARK_SUBMIT_OPTS := $(JVM) $(if $(word 2,$(CURDIR)),,-XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable)
 $(ARCHIVE): | $(VENV)/.ready
 	-$(if $(word 2,$(CURDIR)),,SPARK_SUBMIT_OPTS="$(JVM)" $(BIN)/python -m tests.spark_archive $@)

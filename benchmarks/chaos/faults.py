@@ -112,7 +112,7 @@ class Faults:
             self._free.release()
             self.happened.append((at, who, f"{drawn} on {deployment}{f' ({why[:300]})' if why else ''}", took))
             with self._counting:
-                self.counts.update(took)
+                self.counts = self.counts + Counter(took)  # a new one: others iterate over it meanwhile
 
     def _step(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """What took place, and why the rest did not."""

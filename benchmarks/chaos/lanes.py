@@ -158,7 +158,7 @@ def _some(
                 continue
             outcome.seeds += 1
             outcome.runs += query.runs
-            outcome.faults += query.faults
+            outcome.faults = outcome.faults + query.faults  # a new one: other seeds iterate over it meanwhile
             outcome.slowest_s = max(outcome.slowest_s, took_s)
             if error:
                 outcome.reports[seed] = _report(seed, query, error, faults)

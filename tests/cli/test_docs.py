@@ -36,6 +36,7 @@ def test_the_operators_in_the_guide_answer_under_the_manifest_in_the_guide(udo: 
     assert answers == [{"id": 1, "flagged": True}, {"id": 2, "flagged": False}]
 
 
+@pytest.mark.long
 def test_the_keyed_operator_in_the_guide_answers_as_the_example_does(udo: Shell, tmp_path: Path) -> None:
     example, mine = DOCS.parent / "examples" / "operators" / "card_testing", tmp_path / "card_testing"
     shutil.copytree(example, mine)

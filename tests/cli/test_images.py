@@ -121,8 +121,7 @@ def test_skopeo_reads_an_operator_on_a_base(platform: Shell, operator: Operators
     assert whole["version"] == "2" and len(whole["layers"]) == 3
 
 
-@pytest.mark.short
-@pytest.mark.parametrize("form", ["docker_archive", "oci_archive", "oci_layout"])
+@pytest.mark.parametrize("form", ["docker_archive", "oci_archive", pytest.param("oci_layout", marks=pytest.mark.short)])
 def test_a_whole_image_becomes_a_version_as_it_is(platform: Shell, operator: Operators, api: Registry, tmp_path: Path, form: str) -> None:
     path = getattr(images, form)(tmp_path / "image.tar", ROOT, images.tar(app="speaks the protocol"))
     folder = operator(form.replace("_", "-"), "1", source="nothing is taken from here")

@@ -19,6 +19,7 @@ from tests.conftest import bound, require
 from tests.support.selection import long
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
+SAMPLES = sorted(p.name for p in EXAMPLES.iterdir() if p.is_dir())
 
 
 # Prints what each of its attempts fails with, then fails with what the last one does.
@@ -37,7 +38,8 @@ def run(batch):
 """
 
 
-@pytest.mark.parametrize("style", [long("batch"), long("event"), "keyed", long("model")])
+@pytest.mark.long
+@pytest.mark.parametrize("style", ["batch", "event", "keyed", "model"])
 def test_a_fresh_skeleton_passes_its_own_test(udo: Shell, tmp_path: Path, style: str) -> None:
     folder = tmp_path / "my-op"
     written = udo("init", folder, "--style", style, "--json").json["written"]
@@ -70,7 +72,7 @@ def test_a_skeleton_never_hides_a_module_of_python(udo: Shell, tmp_path: Path) -
     udo("test", tmp_path / "json")
 
 
-@pytest.mark.parametrize("example", sorted(p.name for p in EXAMPLES.iterdir() if p.is_dir()))
+@pytest.mark.parametrize("example", [n if n == "card_testing" else long(n) for n in SAMPLES])
 def test_every_example_answers_its_sample_events(udo: Shell, example: str) -> None:
     done = udo("test", EXAMPLES / example, "--json").json
     assert done["answers"]
@@ -202,6 +204,7 @@ def test_a_home_that_cannot_be_written_is_told(home: str) -> None:
     assert f"UDO_HOME ({home})" in error and "must be a directory you can write to" in error and "unexpected" not in error
 
 
+@pytest.mark.long
 def test_a_trial_has_the_sandbox_and_the_limits_of_production(udo: Shell, operator: Callable[..., Path], tmp_path: Path) -> None:
     if shutil.which("bwrap") is None:
         require("bwrap", "apt-get install -y --no-install-recommends bubblewrap")

@@ -30,6 +30,7 @@ def following(folder: Path, version: str, migrates_from: str = "[0]", bad: int =
     return folder
 
 
+@pytest.mark.long
 def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform: Shell, visits: NodeClient, tmp_path: Path) -> None:
     checked = platform("push", following(tmp_path / "good", "2"), "--check", "visits")
     assert "3 keys migrate from state version 0 to 1" in checked.err

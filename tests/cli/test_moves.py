@@ -23,6 +23,7 @@ def groups(platform: Shell) -> dict[int, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("visits")
 def test_key_groups_are_spread_and_moved_by_command_and_status_shows_where_they_are(platform: Shell, visits: NodeClient) -> None:
     assert groups(platform) == {0: "0-127"}

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.support.selection import long
 from tests.support.wheels import wheel
 from udo_cli.packing.layers import files_of, left_out
 from udo_protocol.errors import UsageError
@@ -100,7 +99,8 @@ def test_dependencies_become_a_layer_of_their_own_that_the_operator_can_import(
     assert udo("test", folder, "--json").json["answers"] == [{"b": 42}, {"b": 42}]
 
 
-@pytest.mark.parametrize("named", ["udo_sample_dep==1.0", long("-r needs.txt"), long("./wheels/udo_sample_dep-1.0-py3-none-any.whl")])
+@pytest.mark.long
+@pytest.mark.parametrize("named", ["udo_sample_dep==1.0", "-r needs.txt", "./wheels/udo_sample_dep-1.0-py3-none-any.whl"])
 def test_dependencies_are_known_by_what_their_files_hold(udo: Shell, operator: Callable[..., Path], named: str) -> None:
     answer = "@operator\ndef run(b):\n    return {'b': [udo_sample_dep.VALUE] * b.num_rows}\n"
     source = "import udo_sample_dep\nfrom udo_runtime import operator\n" + answer

@@ -83,6 +83,7 @@ def test_a_deployment_gets_more_slots_and_fewer_and_every_view_says_how_many(pla
     assert sorted(details) == ["2 to 3 slots", "3 to 1 slots"]
 
 
+@pytest.mark.long
 def test_a_deployments_load_is_explained_decided_about_journalled_and_metered(platform: Shell, operator: Operators) -> None:
     platform("push", operator("sized"))
     assert "slots on each node by policy fuzzy" not in platform("deploy", "sized", "--mode", "auto", "--least", "2", "--most", "3").out

@@ -46,6 +46,7 @@ class run(Operator):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["", long('isolation = "process"\n')])
 def test_an_operator_that_needs_a_key_is_told_that_its_manifest_has_none(udo: Shell, operator: Operators, isolation: str) -> None:
     wants = 'operator.toml names no key: add key = ["COLUMN", ...]'
@@ -58,6 +59,7 @@ def test_an_operator_that_needs_a_key_is_told_that_its_manifest_has_none(udo: Sh
     assert f"ctx.state is for operators that keep state by key, and {wants}" in udo("test", counting, code=6).err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["", long('isolation = "process"\n')])
 def test_all_that_an_operator_prints_arrives(udo: Shell, operator: Operators, isolation: str) -> None:
     folder = operator(body="[print(f'{n:06d}', 'x' * 1016) for n in range(10240)]")

@@ -69,6 +69,7 @@ def test_names_that_do_not_exist_are_answered_with_those_that_do(platform: Shell
     assert "there is no file" in platform("state", "import", "none.state", "visits", TWO, code=2).err
 
 
+@pytest.mark.long
 def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_name(
     platform: Shell, visits: NodeClient, tmp_path: Path
 ) -> None:

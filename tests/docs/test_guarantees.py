@@ -9,7 +9,7 @@ import pytest
 from tests.support.cited import TESTS, require_cited
 
 TEXT = (TESTS.parent / "docs" / "guarantees.md").read_text("utf-8")
-CITED = sorted(set(re.findall(r"`([a-z_/]+\.py)(?:::(\w+))?`", TEXT)))
+CITED = sorted(set(re.findall(r"`([a-z0-9_/]+\.py)(?:::(\w+))?`", TEXT)))
 
 
 @pytest.mark.parametrize(("file", "name"), CITED)

@@ -14,6 +14,7 @@ from elasticity import policies
 from elasticity.scaling.ds2 import ds2
 from elasticity.scaling.model import OperatorSample, Sample
 from tests.elasticity.applications import kinds, operator, replica, sample
+from tests.support.selection import long
 
 # With a token for everything: what is under test is the proposals.
 SETTINGS: dict[str, dict[str, Any]] = {"edf": {"idle_token_s": 30.0, "capacity": 100}, "ds2": {}, "fuzzy": {}}
@@ -97,7 +98,7 @@ def test_scaling_out_is_judged_by_the_replicas_it_was_granted() -> None:  # FLIN
     assert not memory.held
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [p if p == "fuzzy" else long(p) for p in POLICIES])
 def test_a_day_takes_no_more_than_twenty_changes(policy: str) -> None:  # FLINK-36018
     settings = {} if policy == "edf" else SETTINGS[policy]
     day = chain.day_rates(86_400, np.random.default_rng(7))

@@ -59,12 +59,14 @@ def test_what_fails_alone_too_is_red(one_part: Path, capfd: pytest.CaptureFixtur
     assert "FAILED tests/some/test_never.py::test_never" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_many_that_fail_at_once_are_no_accident(one_part: Path) -> None:
     for number in range(parts.MOST_UNSTEADY + 1):
         (one_part / f"test_once{number}.py").write_text(ONCE.format(folder=str(one_part), name=f"seen{number}"))
     assert parts.main([]) == 1
 
 
+@pytest.mark.long
 def test_a_part_that_cannot_begin_or_runs_nothing_is_red(one_part: Path) -> None:
     (one_part / "test_broken.py").write_text("import nothing_of_this_name\n")
     assert parts.main([]) == 1

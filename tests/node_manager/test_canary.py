@@ -193,7 +193,6 @@ def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(two: Cluster)
     assert [version(lane) for lane in lanes] == [2, 2]
 
 
-@pytest.mark.short
 def test_what_belongs_to_a_canary_is_refused_while_one_runs(two: Cluster) -> None:
     canary = Watched(two, 3600).sharing()
     with pytest.raises(Conflict, match="udo rollback d"):

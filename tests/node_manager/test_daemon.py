@@ -79,6 +79,7 @@ def run(batch):
     assert (daemon.home / "wanted.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_a_pinned_version_has_a_slot_of_its_own_and_is_not_updated(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
     pinned = lane("d@1")

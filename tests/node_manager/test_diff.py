@@ -142,7 +142,6 @@ def test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody
     assert report["different"] == 0
 
 
-@pytest.mark.short
 def test_what_cannot_be_compared_is_refused_before_anything_starts(daemon: Daemon, queue: Connection) -> None:
     daemon.deploy(add(1))
     other = put_image(daemon.home, add(2), version="2", output={"c": "int64"})

@@ -78,6 +78,7 @@ def test_a_manager_killed_in_the_middle_of_an_update_leaves_the_old_version_answ
     assert caller.ask(1) == 101
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deployments", [5])
 def test_deployments_do_not_disturb_one_another(daemon: Daemon, lane: Open, deployments: int) -> None:
     for i in range(deployments):

@@ -96,8 +96,7 @@ def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, 
     assert dict(hasty.api.status().background_errors) == {}
 
 
-@pytest.mark.short
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [pytest.param(role, marks=pytest.mark.short) if role == "queue" else role for role in ROLES])
 def test_a_server_that_hangs_for_too_long_is_replaced(hasty: Daemon, lane_of: Open, role: str) -> None:
     pid, run_id, _ = server(hasty, role)
     with stopped(pid):

@@ -25,6 +25,7 @@ from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
+from tests.support.selection import long
 from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection
@@ -41,7 +42,7 @@ def unpacked(archive: str, home: Path) -> Path:
     return (home.parent / "home").rename(home)
 
 
-@pytest.mark.parametrize("archive", HOMES)
+@pytest.mark.parametrize("archive", [HOMES[0], *map(long, HOMES[1:])])
 def test_a_home_of_an_earlier_release_goes_on_where_it_stopped(home_daemon: Daemon, archive: str) -> None:
     unpacked(archive, home_daemon.home)
     numbers = itertools.count(100)

@@ -56,6 +56,7 @@ def test_more_than_a_caller_takes_is_an_error_that_says_so(daemon: Daemon, lane:
     assert lane().ask(1) == "x" * 100_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["shared", long("process")])
 def test_one_event_that_is_answered_with_too_much_is_a_bad_event(daemon: Daemon, lane: Open, isolation: str) -> None:
     deployed(daemon, LARGE, "dead-letter", isolation=isolation, output={"b": "string"})

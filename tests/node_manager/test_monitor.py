@@ -114,6 +114,7 @@ def monitor(manager: Manager, tmp_path: Path) -> Iterator[Monitor]:
     made.stop()
 
 
+@pytest.mark.long
 def test_a_round_remembers_each_slot_and_forgets_those_that_have_gone(manager: Manager, monitor: Monitor) -> None:
     home = manager.settings.home
     manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)

@@ -45,6 +45,7 @@ def stored(daemon: Daemon) -> tuple[dict[int, int], set[bool]]:
     return {e["key"]: e["state"]["n"] for e in entries(settled(iter(parts), 0))}, kinds
 
 
+@pytest.mark.long
 def test_versions_in_rows_and_in_columns_go_on_from_each_others_state(daemon: Daemon) -> None:
     daemon.deploy(COUNT, **TYPED)
     assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([1, 2, 1]) == [1, 1, 2]

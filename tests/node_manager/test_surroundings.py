@@ -151,6 +151,7 @@ def test_whatever_is_printed_by_it_or_what_it_starts_nobody_fails_for_it(daemon:
     assert daemon.slot().restarts == 0
 
 
+@pytest.mark.long
 def test_memory_that_processes_share_counts_once(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(SHARES, limits={"memory_mb": 500})
     assert lane().ask(1) == 1

@@ -201,6 +201,7 @@ def test_a_failure_in_go_names_error_trace_and_event_and_the_next_frame_is_answe
     assert lane().ask(1) == 2  # type: ignore[call-arg]
 
 
+@pytest.mark.long
 def test_states_of_every_type_are_read_and_written_by_go_as_python_has_them(programs: Path) -> None:
     golden = json.loads((GO.parent / "conformance" / "state.json").read_text("utf-8"))
     assert [repr(unpack(bytes.fromhex(g["packed"]))["v"]) for g in golden] == [g["python"] for g in golden]

@@ -11,7 +11,6 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.operators.sdks import STATIC_GO, cargo, cargo_target, cmake, maven, run, tools
-from tests.support.selection import long
 
 ROOT = Path(__file__).parents[2]
 STYLES = ("batch", "event")
@@ -53,8 +52,9 @@ def flagged(shell: Shell, folder: Path) -> list[bool]:
     return [answer["flagged"] for answer in shell("test", folder, "--json").json["answers"]]
 
 
-@pytest.mark.parametrize("style", ["batch", long("event")])
-@pytest.mark.parametrize("build", [go, long(node), long(rust)])
+@pytest.mark.long
+@pytest.mark.parametrize("style", ["batch", "event"])
+@pytest.mark.parametrize("build", [go, node, rust])
 def test_a_new_project_passes_its_own_test_and_answers(build: Callable[[Path], None], style: str, shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / f"my-{style}"
     shell("init", folder, "--runtime", build.__name__, "--style", style)

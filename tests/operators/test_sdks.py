@@ -115,7 +115,8 @@ def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) ->
             player.close()
 
 
-@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("sdk", ["cpp", "java", "node", "rust"], indirect=True)
 def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_event(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     made = folder(tmp_path / "count", sdk, "count", input=COUNT["input"], output=COUNT["output"])
     (made / "events.json").write_text('[{"id": 1, "k": 1}]')
@@ -142,7 +143,7 @@ def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # as their timers are due; b's is not yet
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
 def test_an_operator_with_two_inputs_answers_events_that_name_theirs(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     made = tmp_path / "news_moves"
     shutil.copytree(EXAMPLES / made.name, made, ignore=shutil.ignore_patterns("*.py"))
@@ -195,6 +196,7 @@ def test_an_update_from_python_and_back_keeps_the_state(sdk: Sdk, daemon: Daemon
     assert counted(daemon, 2, [1, 2, 3]) == [5, 3, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
 def test_an_update_is_to_a_version_that_has_rehearsed_and_not_to_one_that_fails_in_it(sdk: Sdk, daemon: Daemon) -> None:
     from udo_interface import connect

@@ -85,7 +85,7 @@ def what_does_not_fit_is_a_bad_event(made: ChildProcessor) -> None:
     assert [(b.row, "state entry 'n': expected int8, the operator left 200 (int)" in str(b.error)) for b in done.bad] == [(1, True)]
 
 
-@pytest.mark.parametrize("sdk", [long("cpp"), "java", "node", "rust"], indirect=True)
+@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
 def test_a_state_has_its_declared_types_in_each_sdk(sdk: Sdk, tmp_path: Path) -> None:
     checked([word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")], tmp_path)
 

@@ -94,6 +94,7 @@ def test_a_live_update_between_static_programs_answers_on_and_a_diff_yields_the_
     wait_until(lambda: len(containers()) == 1, 20, "the former version's container to go")
 
 
+@pytest.mark.long
 def test_the_state_of_a_key_goes_from_python_into_a_static_program_and_outlives_its_container(
     started: Daemon, programs: Path, containers: Containers
 ) -> None:

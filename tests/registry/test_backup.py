@@ -47,6 +47,7 @@ def _under_way(client: Registry, name: str) -> bool:
     return rows[0] == "update"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1))
 @pytest.mark.parametrize(("source", "target"), [("sqlite", "postgresql"), long("postgresql", "sqlite")])
 def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registry(

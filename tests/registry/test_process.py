@@ -64,6 +64,7 @@ def test_sigterm_ends_long_polls_streams_and_the_process_at_once(start_registry:
     assert not (running.data / "address").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_keeps_everything(start_registry: Start, tmp_path: Path, end: signal.Signals) -> None:
     running = start_registry()

@@ -275,6 +275,7 @@ def test_unknown_steps_and_updates_are_refused_or_ignored(deployed: tuple[Regist
         client.update_status("u")
 
 
+@pytest.mark.long
 def test_twenty_updates_in_a_row_with_two_nodes_all_end_well(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     with FakeNode(client, "a"), FakeNode(client, "b"):

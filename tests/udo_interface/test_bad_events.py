@@ -88,6 +88,7 @@ def test_answers_and_state_are_those_without_the_bad_events_and_a_retried_task_l
     assert by_reason == {"operator": 12, "schema": 12}
 
 
+@pytest.mark.long
 def test_a_batch_replayed_after_its_commit_was_lost_leaves_each_dead_letter_once(
     spark: SparkSession, platform: Platform, picky: str, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_keyed_job_that_is_cancelled_leaves_no_state_and_the_next_one_counts_f
     wait_until(lambda: not list(connect_node(platform.node).sessions(name).sessions), 60, "no session of the jobs to be left")
 
 
+@pytest.mark.long
 @pytest.mark.both_paths
 def test_a_keyed_query_that_is_stopped_in_an_epoch_counts_each_event_once_when_it_goes_on(
     spark: SparkSession, platform: Platform, tmp_path: Path

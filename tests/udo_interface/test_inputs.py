@@ -151,6 +151,7 @@ class TwoStreams:
         return sorted((symbol, at.astimezone(dt.UTC), *rest) for symbol, at, *rest in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("folder", "second", "oracle", "next_version"),
     [long("trade_quotes", "quotes", joined, in_go), ("news_moves", "news", moved, example)],

@@ -288,6 +288,7 @@ def test_two_queries_on_one_deployment_do_not_see_each_other(spark: SparkSession
         stream.check()
 
 
+@pytest.mark.long
 @pytest.mark.both_paths
 def test_state_that_is_older_than_the_query_is_an_error_that_names_both_epochs(
     stream: Stream, platform: Platform, spark: SparkSession

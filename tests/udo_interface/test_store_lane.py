@@ -123,8 +123,7 @@ def query(lossy: Platform, count: str, tmp_path: Path, request: pytest.FixtureRe
     return Query(lossy, count, request.node.name, tmp_path)
 
 
-@pytest.mark.short
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("order", [pytest.param((0, 1), marks=pytest.mark.short), (1, 0)])
 def test_a_node_lost_within_an_epoch_gets_back_what_its_ended_and_its_unended_lanes_had(query: Query, order: tuple[int, int]) -> None:
     """Spark runs the ended task no more: its part of the epoch is in the store alone, and with it the highest event time."""
     query.epochs(0, 4)

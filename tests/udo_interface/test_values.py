@@ -111,6 +111,7 @@ def test_a_time_that_nanoseconds_cannot_hold_is_refused_by_its_column(
     assert [r.t.year for r in call(name, df.limit(1))] == [2024]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sensitive", ["true", "false"])
 @pytest.mark.parametrize("path", ["python", long("jvm")])
 def test_columns_that_differ_by_case_alone_are_told_apart_or_refused(

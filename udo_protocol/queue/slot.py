@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import pyarrow as pa
@@ -50,6 +49,8 @@ class SlotStats:
 
 def lua_source() -> str:
     """The server functions."""
+    from importlib.resources import files  # for the node manager only: each instance imports this module
+
     return (files("udo_protocol") / "udo.lua").read_text("utf-8")
 
 

@@ -11,11 +11,9 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import store_schema
 from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL
 from udo_runtime.drivers.link import Link
-from udo_runtime.drivers.mirror import Mirror, StatelessComparer
 from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.stateless import StatelessOwner
-from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
 from udo_runtime.execution.load import Processor
@@ -37,6 +35,10 @@ class StatelessInstance:
     def serve(self) -> None:
         """See main.Assigned."""
         if comparing := self._a.get("comparing"):
+            # Imported only here: what compares needs Arrow's compute functions, and each cold start would wait for their import.
+            from udo_runtime.drivers.mirror import Mirror, StatelessComparer
+            from udo_runtime.engine.comparison import Comparison
+
             comparison = Comparison(self._replies.reference, comparing["examples"])
             comparer = StatelessComparer(self._processor, self._schemas[0], self._perform, comparison)
             Mirror(self.link, comparer, comparison, self._replies.reference).run()
