@@ -79,8 +79,9 @@ def _suite(name: str, text: str) -> click.Command:
         arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed, **own}
         try:
             # A benchmark that is stopped (Ctrl-C, or `timeout`) stops what it has started, too.
+            began, command = record.commit(), [name, *(a for a in sys.argv[2:] if a != "--json")]
             with interruptible():
-                made = record.stamp(name, arguments, module.run(**arguments))
+                made = record.stamp(name, command, arguments, module.run(**arguments), began)
         except InvalidRun as e:
             print(f"benchmarks: the run is invalid: {e}", file=sys.stderr)
             sys.exit(EXIT_INVALID)
@@ -100,13 +101,42 @@ for _name, _text in SUITES.items():
     main.add_command(_suite(_name, _text))
 
 
+@main.command("all")
+@click.option("--only", multiple=True, metavar="NAME", help="Only runs of this suite; may be given several times.")
+@click.option("--wait-min", type=click.FloatRange(0), default=30, show_default=True, help="Give up when the machine is busy for so long.")
+@click.option("--dry-run", is_flag=True, help="List the runs and which of them are there already.")
+def everything(only: tuple[str, ...], wait_min: float, dry_run: bool) -> None:
+    """Make the runs whose figures docs/performance.md and docs/papers.md show, each on a quiet machine and on this commit.
+
+    Runs that are there already are not made again, so that a command that was stopped goes on where it was.
+
+    Example: python -m benchmarks all --only throughput --only latency
+    """
+    from benchmarks import page
+
+    if unknown := set(only) - {name for name, *_ in page.RUNS}:
+        raise click.UsageError(f"--only: expected one of {', '.join(dict.fromkeys(n for n, *_ in page.RUNS))}, got {', '.join(unknown)}")
+    commit = record.commit()
+    if commit == "unknown" or commit.endswith("+"):
+        raise click.ClickException(f"expected a checkout without changes, since figures belong to a commit; got {commit}")
+    runs = [run for run in page.RUNS if not only or run[0] in only]
+    sys.exit(0 if page.make(runs, commit, wait_min * 60, dry_run=dry_run) else EXIT_INVALID)
+
+
 @main.command("figures")
-def figures() -> None:
-    """Copy the latest figures of every suite into docs/performance.md and docs/papers.md, what came of the attacks into docs/sandbox.md."""
+@click.option("--commit", help="Of which commit.  [default: the one that is checked out]")
+def figures(commit: str | None) -> None:
+    """Copy a commit's newest figures into docs/performance.md and docs/papers.md, what came of the attacks into docs/sandbox.md.
+
+    Quick runs, runs on a busy machine, and runs of files that differed from the commit are refused.
+
+    Example: python -m benchmarks figures
+    """
     from benchmarks import papers
     from benchmarks.figures import copy_all, copy_attacks
 
-    for line in (*copy_all(name for name in SUITES if name != "attacks"), *papers.copy_all(), copy_attacks()):
+    of = (commit or record.commit())[: record.DIGITS].removesuffix("+")
+    for line in (*copy_all((name for name in SUITES if name != "attacks"), of), *papers.copy_all(of), copy_attacks()):
         print(line)
 
 

@@ -26,37 +26,39 @@ def replace_between(text: str, name: str, content: str) -> str:
 def caption(made: dict[str, Any]) -> str:
     """What, when, where: the line under the tables."""
     m, v = made["machine"], made["versions"]
-    options = " --quick" if made["arguments"].get("quick") else ""
-    options += " --driver docker" if made["arguments"].get("driver") == "docker" else ""
-    load = f", load average {m['load_at_start']:g} at the start" if "load_at_start" in m else ", busy with other work"
     return (
-        f"`python -m benchmarks {made['name']}{options}` on {made['time'][:10]}, commit {made['commit']}; "
-        f"{m['cores']} cores ({m['cpu']}), {m['memory_gb']:g} GB, Linux {m['kernel']}{load}; "
+        f"`python -m benchmarks {' '.join(made['command'])}` on {made['time'][:10]}, commit {made['commit']}; "
+        f"{m['cores']} cores ({m['cpu']}), {m['memory_gb']:g} GB, Linux {m['kernel']}, load average {m['load_at_start']:g} at the start; "
         f"Python {v['python']}, PySpark {v['pyspark']}, PyArrow {v['pyarrow']}."
     )
 
 
-def newest(name: str, driver: str = "process") -> dict[str, Any] | None:
-    """A suite's newest record with that driver; a suite that can be cut into pieces puts them together."""
+def newest(name: str, commit: str, driver: str = "process", results: Path = record.RESULTS) -> dict[str, Any] | str:
+    """A suite's newest record of a full run of `commit` with that driver on a quiet machine, or why there is none. A suite that can be cut
+    into pieces puts them together."""
     module = importlib.import_module(f"benchmarks.{name}")
-    found = [r for r in record.runs(name) if r["arguments"].get("driver", driver) == driver]
-    made: dict[str, Any] | None = module.together(found) if hasattr(module, "together") else record.newest(found)
-    return made
+    found = [r for r in record.runs(name, results) if r["arguments"].get("driver", driver) == driver]
+    fit = [r for r in found if not record.unfit(r, commit)]
+    made: dict[str, Any] | None = module.together(fit) if hasattr(module, "together") else record.newest(fit)
+    if made is not None:
+        return made
+    return f"{record.unfit(found[-1], commit)}; python -m benchmarks all" if found else "no run yet; python -m benchmarks all"
 
 
-def copy_all(names: Iterable[str], document: Path = DOCUMENT) -> Iterator[str]:
-    """Write what is there; yields one line per suite saying what was done."""
+def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> Iterator[str]:
+    """Write what there is of `commit`; yields one line per suite saying what was done."""
     text = document.read_text("utf-8")
     for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
-        for place, made in ((name, newest(name)), (f"{name}_docker", newest(name, "docker"))):
+        for place, driver in ((name, "process"), (f"{name}_docker", "docker")):
             contained = place != name
             if f"<!-- figures:{place} -->" not in text:
                 if not contained:
                     yield f"{name}: {document.name} has no place for it"
                 continue
-            if made is None:
-                yield f"{place}: no run yet; python -m benchmarks {name}{' --driver docker' if contained else ''}"
+            made = newest(name, commit, driver)
+            if isinstance(made, str):
+                yield f"{place}: not copied: {made}"
                 continue
             # Of a run in containers the figures only: what is told about the contenders stands above.
             sections = module.sections(made)[: 2 if contained else None]

