@@ -68,7 +68,7 @@ lint: $(VENV)/.ready
 
 # What precedes tests: each keeps one core busy.
 checked: $(VENV)/.ready
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint $(VENV)/.jvm $(ARCHIVE)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(ARCHIVE) lint $(VENV)/.jvm
 
 # The sessions of the tests are short: a JVM that compiles less, and maps Spark's classes instead of reading them, is done in a third of the time.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
