@@ -26,7 +26,6 @@ class Deployed:
     key: tuple[str, ...] = ()
     key_groups: int = KEY_GROUPS
     inputs: Mapping[str, pa.Schema] = field(default_factory=dict)
-    over_nodes: bool = False  # its slots are spread over nodes, as long as it is deployed
 
     @property
     def key_columns(self) -> tuple[tuple[str, str], ...]:
@@ -51,5 +50,4 @@ def fetch(reference: str, url: str, tls: Tls | None = None) -> Deployed:
     what = f"operator {manifest.reference} (deployment {reference})"
     if manifest.key and pin:
         raise UsageError(f"{what} keeps state, and a pinned version would have a state of its own; call it as udo({name!r})")
-    spread = found.get("placement") is not None
-    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups, manifest.input_schemas, spread)
+    return Deployed(reference, what, manifest.input_schema, manifest.output_schema, manifest.key, groups, manifest.input_schemas)

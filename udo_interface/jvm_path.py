@@ -51,8 +51,6 @@ def obstacle(
     """The reason why this call cannot take the JVM path; '' if it can. `fields`: the operator's output in Spark."""
     if stored:
         return "with store= Python workers bring the state and take it"
-    if deployed.over_nodes:
-        return "its slots are spread over nodes, and the JVM path reaches those of its own host only"
     if not hasattr(df, "_jdf"):
         return "Spark Connect has no JVM on this side"
     if df.isStreaming and conf(settings.REAL_TIME_CHECK, "true") == "false":
@@ -87,6 +85,7 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
         "window": task.window or 0,
         "node": task.node,
         "node_wait": task.node_wait,
+        "tls": task.tls,
         "columns": wanted.names,
         "keys": task.keyed and {n: getattr(task.keyed, n) for n in ("partitions", "call", "start_empty", "plan", "key_groups")},
         **{name: base64.b64encode(data).decode() for name, data in (("input", sent), ("output", task.output))},

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +100,8 @@ def test_what_the_jvm_path_cannot_do_is_refused_with_the_reason(spark: SparkSess
     odd = platform.operator("def run(b): return b\n", entry="op:run", input={"id": "int64", **times}, output={"id": "int64"})
     answers = platform.operator(input={"id": "int64"}, output={"id": "uint32"})
     keyed = platform.operator(key="id")
-    plain, df = platform.operator(), spark.range(0, 5).withColumn("at", F.current_timestamp())
-    call = udo(plain, path="jvm")
+    df = spark.range(0, 5).withColumn("at", F.current_timestamp())
     for refused, why in (
-        (lambda: call.planned(df, replace(call.deployed(df), over_nodes=True), (), ()), "its slots are spread over nodes"),
         (lambda: udo(keyed, path="jvm")(df, key="id", store=str(tmp_path)), "with store= Python workers bring the state"),
         (lambda: udo(odd, path="jvm")(df), r"column 'at' would have to become timestamp\[ns, tz=UTC\]"),
         (lambda: udo(answers, path="jvm")(df), "answers with uint32 in column 'id'"),

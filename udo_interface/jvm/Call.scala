@@ -33,6 +33,7 @@ private[udo] final case class Call(
     window: Int,
     node: Option[String],
     nodeWait: Option[String],
+    tls: Option[String],
     keys: Option[Keys],
     columns: Seq[String],
     input: Seq[Byte],
@@ -56,7 +57,7 @@ private[udo] object Call {
     val columns = Seq.tabulate(told.path("columns").size)(told.path("columns").get(_).asText)
     Call(
       string("deployment"), string("what"), string("app"), string("uid"), told.path("pin_epoch").asBoolean, told.path("window").asInt(0),
-      option("node").map(_.asText), option("node_wait").map(_.asText), keys, columns, bytes("input"), bytes("input_id"), bytes("output"),
+      option("node").map(_.asText), option("node_wait").map(_.asText), option("tls").map(_.asText), keys, columns, bytes("input"), bytes("input_id"), bytes("output"),
       bytes("output_id"))
   }
 }

@@ -1,10 +1,12 @@
 package org.apache.spark.sql.udo
 
 import java.io.{ByteArrayOutputStream, EOFException, IOException}
-import java.net.SocketTimeoutException
+import java.net.{SocketTimeoutException, URI}
 import java.nio.ByteBuffer
 import java.nio.charset.StandardCharsets.UTF_8
+import java.security.cert.CertificateException
 import java.util.concurrent.TimeUnit
+import javax.net.ssl.SSLException
 
 import scala.collection.mutable.ArrayBuffer
 
@@ -19,10 +21,11 @@ private[udo] final case class Payload(pieces: Seq[ByteBuffer]) {
 }
 
 /**
- * A connection to a queue server (RESP over its Unix socket), as udo_protocol/queue/connection.py: it never reconnects and never
- * retries. Replies are Long, String (a status), Array[Byte], Seq, null or Refusal. One thread at a time.
+ * A connection to a queue server (RESP), as udo_protocol/queue/connection.py: it never reconnects and never retries. `path`: of a Unix
+ * socket, or rediss://host:port, for which `tls` names the folder of certificates if it is not where it usually lies. Replies are Long, String (a status), Array[Byte], Seq, null or Refusal. One thread at a time.
  */
-private[udo] final class Connection(path: String, user: String, password: String, runId: String, allocator: BufferAllocator)
+private[udo] final class Connection(
+    path: String, user: String, password: String, runId: String, tls: Option[String], allocator: BufferAllocator)
     extends AutoCloseable {
   import Connection._
 
@@ -31,8 +34,10 @@ private[udo] final class Connection(path: String, user: String, password: String
   private val input = ByteBuffer.allocateDirect(1 << 16)
   input.limit(0)
   private val stream =
-    try new UnixStream(path)
+    try if (path.contains("://")) Connection.tls(path, tls, deadline(WaitS)) else SocketStream.unix(path)
     catch {
+      case _: SocketTimeoutException => throw gone(f"it did not answer within $WaitS%.0f s")
+      case e: SSLException => throw refused(e)
       case e: IOException =>
         throw UdoException.serverLost(s"no server answers on $path: ${e.getMessage}; is the node manager running? (udo status)")
     }
@@ -108,16 +113,30 @@ private[udo] final class Connection(path: String, user: String, password: String
   private def deadline(seconds: Double): Long = System.nanoTime() + (seconds * TimeUnit.SECONDS.toNanos(1)).toLong
 
   private def guarded[T](seconds: Double)(step: => T): T = {
-    def gone(why: String) = UdoException.serverLost(s"the server on $path is gone: $why; the unanswered frames have to be retried")
     try step
     catch {
       case _: SocketTimeoutException => close(); throw gone(f"it did not answer within $seconds%.0f s")
       case _: EOFException => close(); throw gone("it closed the connection")
+      case e: SSLException => close(); throw refused(e)
       case e: IOException =>
         close()
         Option(org.apache.spark.TaskContext.get()).foreach(_.killTaskIfInterrupted()) // an interrupted thread finds its socket closed
         throw gone(String.valueOf(e.getMessage))
     }
+  }
+
+  private def gone(why: String) = UdoException.serverLost(s"the server on $path is gone: $why; the unanswered frames have to be retried")
+
+  private def refused(e: SSLException): UdoException = {
+    val causes = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).flatMap(c => Option(c.getMessage)).toSeq
+    val why = Seq(causes.headOption, causes.lastOption).flatten.distinct.mkString(": ")
+    val told =
+      if (String.valueOf(e.getMessage).contains("alert:")) s"the server on $path refuses this side's certificate: $why"
+      else if (e.getCause.isInstanceOf[CertificateException])
+        s"the server on $path shows a certificate that is not accepted: $why; expected a valid one for this address that ca.crt in " +
+          s"${Certificates.found(tls).getOrElse("the folder of certificates")} vouches for"
+      else s"no TLS with the server on $path: $why; is it the port for TLS?"
+    UdoException.byCode("untrusted", told)
   }
 
   private def value(until: Long, buffers: Boolean): Any = {
@@ -211,4 +230,14 @@ private[udo] final class Connection(path: String, user: String, password: String
 private[udo] object Connection {
   /** The wait for a reply; by then the node manager has replaced a server that hangs (udo_protocol/limits.py, SERVER_WAIT_S). */
   val WaitS = 75.0
+  private val Scheme = "rediss"
+
+  private def tls(address: String, setting: Option[String], deadline: Long): TlsStream = {
+    def malformed = UdoException.byCode("usage", s"expected the path of a Unix socket or $Scheme://host:port, got '$address'")
+    val parsed = try URI.create(address) catch { case _: IllegalArgumentException => throw malformed }
+    if (parsed.getScheme != Scheme || parsed.getHost == null || parsed.getPort <= 0 || parsed.getUserInfo != null || !parsed.getPath.isEmpty)
+      throw malformed
+    val engine = Certificates.engine(parsed, setting)
+    new TlsStream(SocketStream.tcp(engine.getPeerHost, parsed.getPort), engine, deadline)
+  }
 }

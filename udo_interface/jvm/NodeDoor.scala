@@ -64,7 +64,7 @@ private[udo] object NodeDoor {
     val head = s"POST $Call HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n" +
       "Connection: close\r\n\r\n"
     val stream =
-      try new UnixStream(socket.resolveSibling(SocketName).toString)
+      try SocketStream.unix(socket.resolveSibling(SocketName).toString)
       catch {
         case _: IOException if !Files.exists(socket.getParent) =>
           throw UdoException.byCode(
@@ -93,7 +93,7 @@ private[udo] object NodeDoor {
       "set spark.udo.node / UDO_NODE); one of an earlier release has no such socket, and path=\"python\" goes without it")
 
   /** All bytes until the other side closes. */
-  private def whole(stream: UnixStream, deadline: Long): Array[Byte] = {
+  private def whole(stream: ByteStream, deadline: Long): Array[Byte] = {
     val found = new ByteArrayOutputStream
     val part = ByteBuffer.allocate(1 << 16)
     var n = stream.read(part, deadline)
@@ -116,11 +116,16 @@ private[udo] object NodeDoor {
     else throw UdoException.byCode("error", s"the node manager on $socket failed: ${status.drop(1).mkString(" ")}")
   }
 
+  private def user: String = Option(System.getenv("HOME")).filter(_.nonEmpty).getOrElse(System.getProperty("user.home"))
+
+  /** The home of `udo up`: UDO_HOME, else ~/.udo. */
+  def home: Path = Option(System.getenv("UDO_HOME")).filter(_.nonEmpty).map(Paths.get(_)).getOrElse(Paths.get(user, ".udo"))
+
+  /** A path that may begin with ~. */
+  def expanded(path: String): Path = if (path == "~" || path.startsWith("~/")) Paths.get(user, path.drop(2)) else Paths.get(path)
+
   /** The path of this host's node manager. */
   private def address(setting: Option[String]): String = {
-    val named = Option(System.getenv("UDO_HOME")).filter(_.nonEmpty).map(Paths.get(_))
-    val user = Option(System.getenv("HOME")).filter(_.nonEmpty).getOrElse(System.getProperty("user.home"))
-    val home = named.getOrElse(Paths.get(user, ".udo"))
     val usual = Seq(home.resolve("node").resolve("node.sock"), Paths.get("/run/udo/node.sock"))
     val given = setting.orElse(Option(System.getenv("UDO_NODE")).filter(_.nonEmpty)).map(plain)
     // A node manager that is being restarted has no socket for a moment, but its directory stays.

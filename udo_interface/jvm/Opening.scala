@@ -63,11 +63,7 @@ private[udo] object Opened {
       val place = Place(
         reply.path("operator").asText, reply.path("version").asText, at, slot.path("prefix").asText.stripSuffix(":"), call.deployment,
         of.partition, of.epoch)
-      val found = new SlotAddress(place, slot)
-      if (found.queue.contains("://"))
-        throw UdoException.byCode(
-          "usage", s"$place: the slot is on another host, which the JVM path does not reach: call the operator with path=\"python\", or set spark.udo.path=python")
-      found
+      new SlotAddress(place, slot)
     }
     val window = if (call.window > 0) call.window else bounds.windowFrames
     new Opened(lane, slots, groups, bounds, window, of.stamp(reply.path("run").asLong(0)), reply.path("timed").asBoolean, reply.path("policy").asText(""))
@@ -100,7 +96,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
     }
   }
 
-  private def connect(slot: SlotAddress) = new Connection(slot.queue, slot.user, slot.password, slot.runId, allocator)
+  private def connect(slot: SlotAddress) = new Connection(slot.queue, slot.user, slot.password, slot.runId, call.tls, allocator)
 
   private def use(slot: SlotAddress, connection: Connection): Unit = {
     val lane = new Lane(slot, opened, of, connection, call.inputId.toArray)
