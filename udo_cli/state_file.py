@@ -1,7 +1,8 @@
 """A session's state as a file, readable in any language: gzip of a MessagePack stream. Form: docs/state.md, "The file".
 
-First a header, then one map per key group, then a trailer that counts them. Values are as the last ENDed epoch left them, with
-the changes back to the epoch before, so that the query may replay its last epoch.
+First a header, then one map per key group, then a trailer that counts them. Values are as each group's last ENDed epoch left them, with
+the changes back to the epoch before, so that the query may replay its last epoch. In the middle of a micro-batch some partitions have ENDed
+it and others have not: the trailer says how many key groups are behind.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ class EndedGroup:
 
 @dataclass(frozen=True)
 class Summary:
-    """The contents of a state file."""
+    """The contents of a state file. `behind`: the number of key groups that had not completed epoch `last_ended` when it was written."""
 
     header: dict[str, Any]
     keys: int
     bytes: int
+    behind: int
 
 
 def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[EndedGroup]:
@@ -122,7 +124,8 @@ def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> S
         "last_ended": header.last_ended,
         "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    keys = size = count = 0
+    keys = size = count = complete = 0
+    later = False  # an attempt at a later epoch has begun, so this one is complete
     partial = path.with_name(f".{path.name}.partial")
     try:
         with gzip.open(partial, "wb", compresslevel=_LEVEL) as file:
@@ -130,11 +133,15 @@ def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> S
             for g in groups:
                 file.write(msgpack.packb({"group": g.group, "epoch": g.epoch, "ended": g.ended, "undo": g.undo, "values": g.values}))
                 keys, size, count = keys + g.keys, size + g.bytes, count + 1
-            file.write(msgpack.packb({"groups": count, "keys": keys, "bytes": size}))
+                if g.group >= 0 and g.epoch is not None:
+                    complete += g.ended and g.epoch == header.last_ended
+                    later |= g.epoch > header.last_ended
+            behind = 0 if later else header.key_groups - complete
+            file.write(msgpack.packb({"groups": count, "keys": keys, "bytes": size, "behind": behind}))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return Summary(described, keys, size)
+    return Summary(described, keys, size, behind)
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -175,7 +182,7 @@ def check(path: Path) -> Summary:
     assert header is not None, "read yields a header or raises"
     if trailer.get("groups") != count:
         raise UsageError(f"{path} is cut off: it names {trailer.get('groups', 'no number of')} groups and has {count}")
-    return Summary(header, trailer["keys"], trailer["bytes"])
+    return Summary(header, trailer["keys"], trailer["bytes"], trailer.get("behind", 0))  # files of former releases do not say it
 
 
 def parts(path: Path, found: Summary, deployment: str, session: str, start_epoch: int | None, replace: bool) -> Iterator[pb.StatePart]:

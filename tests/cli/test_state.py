@@ -15,6 +15,7 @@ from tests.support.visits import ONE, TWO, run, sessions, show, write
 from udo_cli import state_file
 from udo_cli.state_text import entries
 from udo_protocol.errors import StateElsewhere, UsageError
+from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
@@ -96,6 +97,29 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
 
     platform("state", "import", file, "visits", "fresh", "--start-epoch", "0")
     assert run(visits, "fresh", 0, [1, 4]) == [3, 1]
+
+
+def test_a_file_from_the_middle_of_a_micro_batch_says_so_and_is_for_its_own_query_only(
+    platform: Shell, visits: NodeClient, tmp_path: Path
+) -> None:
+    """Of two partitions the first has completed epoch 2."""
+    even, odd = (Attempt.at_node(visits, "visits", ONE, 2, 9 + p, groups=range(p, KEY_GROUPS, 2)) for p in (0, 1))
+    assert even.run([2, 2]) == [2, 3]
+    file = tmp_path / "visits.state"
+    done = platform("state", "export", "visits", ONE, file)
+    behind = "64 of 128 key groups have not completed epoch 2"
+    assert f"{behind}: the file is for the same query" in done.err
+    assert platform("state", "export", "visits", ONE, file, "--force", "--json").json["groups_behind"] == 64
+    refused = platform("state", "import", file, "visits", "fresh", "--start-epoch", "0", code=2)
+    assert behind in refused.err and "--force" in refused.err and "fresh" not in sessions(platform)
+
+    platform("state", "import", file, "visits", "again")
+    assert run(visits, "again", 2, [1, 2, 2]) == [3, 2, 3], "epoch 2 is processed again, and counts once for either partition"
+    assert odd.run([1]) == [3]
+    done = platform("state", "export", "visits", ONE, file, "--force")
+    assert "have not completed" not in done.err
+    platform("state", "import", file, "visits", "fresh", "--start-epoch", "0")
+    assert run(visits, "fresh", 0, [1, 2]) == [4, 4]
 
 
 @pytest.mark.long

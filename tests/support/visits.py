@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 from tests.support.attempt import Attempt
+from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import NodeClient, connect_node
 
 MANIFEST = """
@@ -39,7 +40,8 @@ def write(folder: Path, version: str = "1", state_version: int = 0) -> Path:
 
 
 def run(node: NodeClient, session: str, epoch: int, keys: list[int], run: str = "r1") -> list[int]:
-    return Attempt.at_node(node, "visits", session, epoch, epoch + 1, run).run(keys)
+    """An epoch of a query with a single partition."""
+    return Attempt.at_node(node, "visits", session, epoch, epoch + 1, run, groups=range(KEY_GROUPS)).run(keys)
 
 
 def sessions(platform: Shell) -> dict[str, dict[str, object]]:

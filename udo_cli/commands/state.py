@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base, completing
-from udo_protocol.errors import NotFound
+from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
+    from udo_cli.state_file import Summary
     from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
@@ -86,8 +87,9 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
 @base.node_option
 @base.json_option
 def show(deployment: str, session: str, key: str | None, limit: int, address: str | None, as_json: bool) -> None:
-    """Print the keys and values of a session after its last complete epoch, one JSON object per line.
+    """Print the keys and values of a session, one JSON object per line.
 
+    Each as the last epoch that its partition has completed left it: in the middle of a micro-batch some are an epoch ahead of others.
     State that has not been migrated yet after an update is shown as it is stored, with its `state_version`.
     """
     from itertools import islice
@@ -119,7 +121,11 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
 @base.node_option
 @base.json_option
 def export(deployment: str, session: str, file: Path, force: bool, address: str | None, as_json: bool) -> None:
-    """Write the state of a session after its last complete epoch to FILE. Its query may continue meanwhile."""
+    """Write the state of a session after its last epoch to FILE. Its query may continue meanwhile.
+
+    In the middle of a micro-batch some partitions have completed it and others have not. Such a file is for the same query, which processes
+    that micro-batch again. The command says so.
+    """
     from udo_cli import output, remote, state_file
     from udo_protocol.errors import Conflict
 
@@ -133,10 +139,12 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
     header = next(parts).header
     summary = state_file.write(file, header, state_file.settled(parts, header.state_version))
     if as_json:
-        output.emit({"file": str(file), **summary.header, "keys": summary.keys, "bytes": summary.bytes})
+        output.emit({"file": str(file), **summary.header, "keys": summary.keys, "bytes": summary.bytes, "groups_behind": summary.behind})
     else:
         epoch = summary.header["last_ended"]
         click.echo(f"{file}: {summary.keys} keys, {output.size(summary.bytes)}, session {found.session} up to epoch {epoch}")
+    if summary.behind:
+        output.say(f"{_behind(summary)}: the file is for the same query, which processes that epoch again, and not for --start-epoch")
 
 
 @command.command("import", examples="udo state import visits.state visits 9b1d\nudo state import visits.state visits 9b1d --start-epoch 0")
@@ -147,9 +155,12 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
     "--start-epoch", type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."
 )
 @click.option("--replace", is_flag=True, help="Replace a session of that name.")
+@click.option("--force", is_flag=True, help="With --start-epoch: also a file that was written in the middle of a micro-batch.")
 @base.node_option
 @base.json_option
-def import_(file: Path, deployment: str, session: str, start_epoch: int | None, replace: bool, address: str | None, as_json: bool) -> None:
+def import_(
+    file: Path, deployment: str, session: str, start_epoch: int | None, replace: bool, force: bool, address: str | None, as_json: bool
+) -> None:
     """Import FILE as SESSION of DEPLOYMENT: the id of a streaming query, followed by .UID if the call has one.
 
     Refused while a query uses the session, if a session of that name exists (see --replace), and if the operator has other key
@@ -158,6 +169,11 @@ def import_(file: Path, deployment: str, session: str, start_epoch: int | None, 
     from udo_cli import output, remote, state_file
 
     summary = state_file.check(file)
+    if summary.behind and start_epoch is not None and not force:
+        raise UsageError(
+            f"{file}: {_behind(summary)}, and with --start-epoch it would not be processed again. Export the state when no micro-batch is "
+            "under way; or use --force, if all partitions with events had completed it"
+        )
     remote.node(address).import_state(state_file.parts(file, summary, deployment, session, start_epoch, replace))
     next_epoch = summary.header["last_ended"] + 1 if start_epoch is None else start_epoch
     if as_json:
@@ -176,7 +192,6 @@ def import_(file: Path, deployment: str, session: str, start_epoch: int | None, 
 def drop(deployment: str, session: str, force: bool, yes: bool, address: str | None, as_json: bool) -> None:
     """Delete a session. Its query begins with empty state or, after its first epoch, fails with StateLost."""
     from udo_cli import output, remote
-    from udo_protocol.errors import UsageError
 
     node = remote.node(address)
     found = _session(node, deployment, session)
@@ -222,10 +237,13 @@ def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:
     return there[_one(deployment, text, list(there), "on this node")]
 
 
+def _behind(summary: Summary) -> str:
+    header = summary.header
+    return f"{summary.behind} of {header['key_groups']} key groups have not completed epoch {header['last_ended']}"
+
+
 def _one(deployment: str, text: str, there: list[str], where: str) -> str:
     """The name among `there` that equals `text`, or the only one with that prefix. NotFound; UsageError if there are several."""
-    from udo_protocol.errors import UsageError
-
     near = [text] if text in there else [s for s in there if s.startswith(text)]
     if len(near) == 1:
         return near[0]
