@@ -55,8 +55,19 @@ _SCALING = tuple(
 )
 _CLUSTERS = tuple(
     f"udo_interface/test_{name}.py"
-    for name in ("applications", "cluster", "keyed_failures", "node_away", "second_store", "store_s3", "three_hosts", "two_nodes")
+    for name in (
+        "applications",
+        "cluster",
+        "keyed_failures",
+        "node_away",
+        "over_nodes",
+        "second_store",
+        "store_s3",
+        "three_hosts",
+        "two_nodes",
+    )
 )
+_CLUSTERS += tuple(f"udo_interface/test_{name}.py" for name in ("three_hosts", "two_nodes"))
 _KEYED = tuple(f"udo_interface/test_{name}.py" for name in ("inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane"))
 _PLANS = ("udo_interface/test_plans.py", "udo_interface/test_drawn_values.py")
 # The longest first: the short ones fill what is left.

@@ -125,7 +125,6 @@ def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> S
         "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     keys = size = count = complete = 0
-    later = False  # an attempt at a later epoch has begun, so this one is complete
     partial = path.with_name(f".{path.name}.partial")
     try:
         with gzip.open(partial, "wb", compresslevel=_LEVEL) as file:
@@ -133,10 +132,8 @@ def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> S
             for g in groups:
                 file.write(msgpack.packb({"group": g.group, "epoch": g.epoch, "ended": g.ended, "undo": g.undo, "values": g.values}))
                 keys, size, count = keys + g.keys, size + g.bytes, count + 1
-                if g.group >= 0 and g.epoch is not None:
-                    complete += g.ended and g.epoch == header.last_ended
-                    later |= g.epoch > header.last_ended
-            behind = 0 if later else header.key_groups - complete
+                complete += g.group >= 0 and g.epoch is not None and g.epoch >= header.last_ended + (not g.ended)
+            behind = header.key_groups - complete
             file.write(msgpack.packb({"groups": count, "keys": keys, "bytes": size, "behind": behind}))
         partial.replace(path)
     finally:

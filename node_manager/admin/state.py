@@ -88,7 +88,7 @@ class States:
 
     @contextlib.contextmanager
     def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, Iterator[tuple[int, StoredGroup]]]]:
-        """Yield the session as each slot's newest checkpoint left it, however long it is read: its info, manifest and groups.
+        """Yield the session as the slots' newest checkpoints leave it at one moment, however long it is read: info, manifest and groups.
 
         The partitions' highest event times (groups below 0) are in every slot; the first one's are given. NotFound lists similar names.
         """
@@ -98,8 +98,7 @@ class States:
         pin = f"export-{secrets.token_hex(4)}"
         with self._connected() as (state, queue), contextlib.ExitStack() as pins:
             with self._manager.moves.none_during(name):
-                for slot in deployment.own:
-                    pins.enter_context(savepoints.made(state, slot.prefix, pin))
+                pins.enter_context(savepoints.made(state, [slot.prefix for slot in deployment.own], pin))
             info = self._whole(state, queue, deployment, session, pin)
             leases = [savepoints.holding(state, slot.prefix, pin) for slot in deployment.own]
 

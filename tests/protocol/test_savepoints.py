@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
 from udo_runtime.state.standby import RewoundState
 
 from tests.conftest import Servers, wait_until
-from tests.support.seeds import seeds
+from tests.support.seeds import examples, seeds
 from udo_protocol.errors import Conflict, SlotBroken, StateLost
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import pieces, rewinding, savepoints
@@ -71,6 +73,33 @@ def expected(owner: Owner) -> set[str]:
     bases = {f"g:{place.piece}" for place in owner.places.values() if place.base_bytes}
     changes = {f"d:{place.piece}" for place in owner.places.values() if place.changes}
     return bases | changes | {"sessions"} | ({"m:s"} if owner.places else set())
+
+
+def test_savepoints_of_several_slots_are_of_one_moment(servers: Servers) -> None:
+    """An export would otherwise have an epoch that counts in one slot and not in the other, and the one after it begun."""
+    slots, over = ["udo:t:0:", "udo:t:1:"], threading.Event()
+
+    def end_epochs() -> int:
+        state = servers.state()
+        for epoch in count():
+            state.transaction([("HSET", f"{prefix}sessions", "s", f"{epoch}") for prefix in slots])
+            if over.is_set():
+                return epoch
+        raise AssertionError
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(end_epochs)
+        try:
+            state, seen = servers.state(), set[bytes]()
+            wait_until(lambda: state.call("EXISTS", f"{slots[1]}sessions") == 1, 10, "the first epoch")
+            for _ in range(examples(400)):
+                with savepoints.made(state, slots, "export"):
+                    first, second = (bytes(state.call("HGET", f"{savepoints.at(p, 'export')}sessions", "s")) for p in slots)
+                assert first == second
+                seen.add(first)
+        finally:
+            over.set()
+    assert len(seen) > 1, ended.result()
 
 
 @pytest.mark.parametrize("seed", seeds(20))

@@ -9,11 +9,11 @@ also contains a copy of the dead letters.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from udo_protocol.errors import Conflict, ServerLost
-from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.state import untrusted
 
 # Bytes of pieces that only savepoints name. One savepoint names at most the bases and about as many bytes of changes: enough for the
@@ -33,7 +33,7 @@ def at(prefix: str, name: str) -> str:
 def make(state: Connection, prefix: str, name: str, lease_ms: int = LEASE_MS, info: str = "", *, letters: bool = False) -> None:
     """Make a savepoint of the current durable state; replaces one of the same name. `letters`: with the dead letters."""
     with untrusted.reading(f"{prefix}sessions", "sessions by name"):
-        state.call("FCALL", "udo_savepoint", 1, prefix, name, lease_ms, info, int(letters))
+        state.call(*_making(prefix, name, lease_ms, info, letters=letters))
 
 
 def hold(state: Connection, prefix: str, name: str) -> None:
@@ -61,14 +61,20 @@ def drop(state: Connection, prefix: str, name: str) -> None:
 
 
 @contextmanager
-def made(state: Connection, prefix: str, name: str) -> Iterator[None]:
-    """A savepoint that exists while the block runs."""
-    make(state, prefix, name)
+def made(state: Connection, prefixes: Sequence[str], name: str) -> Iterator[None]:
+    """Savepoints of one moment in these slots of one server, which exist while the block runs."""
+    with untrusted.reading(f"{prefixes[0]}sessions", "sessions by name"):
+        state.transaction([_making(prefix, name, LEASE_MS) for prefix in prefixes])
     try:
         yield
     finally:
         with suppress(ServerLost, OSError):
-            drop(state, prefix, name)
+            for prefix in prefixes:
+                drop(state, prefix, name)
+
+
+def _making(prefix: str, name: str, lease_ms: int, info: str = "", *, letters: bool = False) -> list[Arg]:
+    return ["FCALL", "udo_savepoint", 1, prefix, name, lease_ms, info, int(letters)]
 
 
 def gone(state: Connection, prefix: str, name: str) -> str:
