@@ -58,7 +58,10 @@ class Reconciler:
         self._changed = Condition(self._lock)  # notified when _latest changes
         self._latest: dict[str, Mapping[str, Any]] = {}
         self._busy: set[str] = set()
-        self._done: dict[str, Any] = {}  # deployment -> the last wish that was carried out
+        self._done: dict[str, Any] = {}  # deployment -> (the last wish that was carried out, which acquaintance knows of it)
+        # Counts how often the registry came to know this node anew: what was reported before, it does not know.
+        self._acquaintance = 0
+        self._has_reported = False
         self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> (wish it serves, condition last reported)
         self._again: dict[str, float] = {}  # deployment -> time of the next try after a failure (monotonic)
 
@@ -100,10 +103,20 @@ class Reconciler:
         }
 
         def beat() -> None:
-            self._registry.heartbeat(self._node, **properties, metrics_address=self._manager.metrics_address)
+            told = self._registry.heartbeat(self._node, **properties, metrics_address=self._manager.metrics_address)
+            if told.get("anew") and self._has_reported:
+                self._report_all()
             in_step.rest(self._manager.across, self._stopping, BEAT_S)
 
         self._retrying(beat, "heartbeat")
+
+    def _report_all(self) -> None:
+        """Report every deployment again: the registry has been restored, or took this node for gone, or for a former one of its name."""
+        with self._lock:
+            self._acquaintance += 1
+            names = list(self._latest)
+        for name in names:
+            self._work(name)
 
     def _read_wanted(self) -> None:
         generation = -1
@@ -204,8 +217,8 @@ class Reconciler:
         """Carry out the newest wish for one deployment, until the newest one is done or is to be tried again later."""
         while not self._stopping.is_set():
             with self._lock:
-                wish = self._latest[name]
-                if self._done.get(name) == wish:
+                wish, acquaintance = self._latest[name], self._acquaintance
+                if self._done.get(name) == (wish, acquaintance):
                     self._busy.discard(name)
                     return
             try:
@@ -214,7 +227,7 @@ class Reconciler:
                 settled = self._failed(wish, e)
             with self._lock:
                 if settled:
-                    self._done[name] = wish
+                    self._done[name] = wish, acquaintance
                 elif self._latest[name] is wish:  # else this thread goes on with a newer wish
                     self._busy.discard(name)
                     self._later(name)
@@ -369,6 +382,7 @@ class Reconciler:
         """Report once. Return whether there is nothing more to report: the registry knows, or does not want to."""
         name = wish["name"]
         told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
+        self._has_reported = True
         try:
             self._registry.report(self._node, name, incarnation=self._manager.incarnation, **told)
         except UdoError as e:

@@ -29,7 +29,7 @@ class RegistryCalls(Catalogue, Protocol):
         """Report the state of a deployment, or of a step of its update, on this node."""
 
     def heartbeat(self, node: str, **properties: Any) -> Any:
-        """Tell the registry that the node is alive, and what it has."""
+        """Tell the registry that the node is alive, and what it has. `anew` in the reply: it does not know of any report of this node."""
 
     def leave(self, node: str, incarnation: str) -> Any:
         """Tell the registry that the node is shutting down."""

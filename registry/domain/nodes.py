@@ -64,16 +64,21 @@ def require_same(session: Session, name: str, incarnation: str, there: Presence,
     )
 
 
-def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now: float) -> None:
-    """Record a node with these properties. The other nodes learn if its address for them has changed. Conflict: `require_same`."""
+def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now: float) -> bool:
+    """Record a node with these properties. The other nodes learn if its address for them has changed. Conflict: `require_same`.
+
+    Returns whether the node is new here: then nothing is known of its deployments, whatever it has reported before.
+    """
     require_same(session, name, beat.incarnation, there, beat.address)
     before = session.get(Node, name)
     if (before.listen if before else "") != beat.listen:
         bump(session)
-    if before and before.incarnation and beat.incarnation and before.incarnation != beat.incarnation:
+    another = before is not None and bool(before.incarnation and beat.incarnation) and before.incarnation != beat.incarnation
+    if another:
         # The former node's reports do not hold for this one.
         session.execute(delete(NodeState).where(NodeState.node == name))
     session.merge(Node(name=name, last_seen=now, **beat.model_dump()))
+    return another or before is None
 
 
 def leave(session: Session, name: str, now: float) -> None:

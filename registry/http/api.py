@@ -226,8 +226,8 @@ def list_nodes() -> Response:
 def heartbeat(node: str) -> Response:
     s, beat = services(), body(nodes.Heartbeat)
     with s.store.write() as session:
-        nodes.heartbeat(session, checked_node(node), beat, s.presence(session), s.clock())
-    return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4})
+        anew = nodes.heartbeat(session, checked_node(node), beat, s.presence(session), s.clock())
+    return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4, "anew": anew})
 
 
 @routes.delete("/nodes/<node>")

@@ -110,8 +110,9 @@ class Wishes(Source):
     def report(self, node: str, deployment: str, **report: Any) -> None:
         self.reports.append((deployment, report["state"], report["detail"]))
 
-    def heartbeat(self, node: str, **properties: Any) -> None:
+    def heartbeat(self, node: str, **properties: Any) -> dict[str, Any]:
         """Nobody counts."""
+        return {}
 
     def leave(self, node: str, incarnation: str) -> None:
         """Nobody counts."""

@@ -215,6 +215,25 @@ def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: 
     assert "no_such_module" in node["detail"] and node["error_code"] == "operator"
 
 
+def test_a_registry_that_took_the_node_for_gone_is_told_of_all_deployments_again(cluster: Cluster) -> None:
+    """As after a restore of the registry, or if a former node of the name was still there when this one reported."""
+    cluster.deploy(add(1))
+    cluster.push("2", "import no_such_module\n")
+    cluster.client.deploy("broken", "t", "2")
+
+    def states() -> dict[str, list[str]]:
+        return {name: [n["state"] for n in cluster.client.deployment(name)["nodes"]] for name in ("d", "broken")}
+
+    told = {"d": ["answering"], "broken": ["failed"]}
+    wait_until(lambda: states() == told, 30, "both to be reported")
+    [node] = [n["node"] for n in cluster.client.nodes()]
+    before = cluster.node.slot().instance
+    cluster.client.leave(node)
+    assert states() == {"d": [], "broken": []}
+    wait_until(lambda: states() == told, 30, "both to be reported again")
+    assert cluster.node.slot().instance == before
+
+
 @pytest.mark.long
 def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_that_lost_its_disk_takes_over(
     cluster: Cluster,

@@ -259,7 +259,7 @@ def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_go
     one, two = {"incarnation": "1", "address": "here:/one"}, {"incarnation": "2", "address": "there:/two"}
     digest = client.deployment(name)["digest"]
     said: dict[str, Any] = {"version": "1", "digest": digest, "state": "failed"}
-    client.heartbeat(node, **one)
+    assert [client.heartbeat(node, **one)["anew"] for _ in range(2)] == [True, False], "whether all has to be reported again"
     with pytest.raises(errors.Conflict, match=r"is there already, at here:/one; the one that asks now at there:/two is another.*--node"):
         client.heartbeat(node, **two)
     for ask in (
@@ -276,7 +276,7 @@ def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_go
     client.wanted(node, wait_s=0)
     client.report(node, name, **said)
     client.leave(node, "1")
-    client.heartbeat(node, **two)
+    assert client.heartbeat(node, **two)["anew"]
     with pytest.raises(errors.Conflict, match="at there:/two"):
         client.heartbeat(node, **one)
     client.leave(node, "2")

@@ -179,7 +179,11 @@ class Platform:
         shutil.rmtree(self.home / "node")
         self.start_node()
         for name in self.deployed():
-            wait_until(lambda n=name: self.state(n) == "answering", START_TIMEOUT_S, f"{name} to answer")  # type: ignore[misc]
+            try:
+                wait_until(lambda n=name: self.state(n) == "answering", START_TIMEOUT_S, f"{name} to answer")  # type: ignore[misc]
+            except pytest.fail.Exception as e:
+                log = (self.home / "node_manager.log").read_text()[-6000:]
+                pytest.fail(f"{e}: the registry knows {self.api.deployment(name)['nodes']} and {self.api.nodes()}; the node's log:\n{log}")
 
     def stop(self) -> None:
         """Stop both and wait."""

@@ -206,7 +206,8 @@ class Registry(ContentClient, ApplicationsClient):
         listen: str = "",
         incarnation: str = "",
     ) -> Json:
-        """Report that the node lives, at its start and every `interval_s` of the reply. Until then a node takes no part in updates.
+        """Report that the node lives, at its start and every `interval_s` of the reply. Until then a node takes no part in updates. With
+        `anew` in the reply the registry knows nothing of its deployments: all have to be reported.
 
         Conflict, as for the node's other calls, if there is a node of that name with another incarnation.
         """
