@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import figures, page, papers, record
+from tests.conftest import bound
 
 COMMIT = "0123456789"
 
@@ -83,7 +84,7 @@ def test_the_runs_belong_to_a_checkout_without_changes(tmp_path: Path) -> None:
 
     def everything(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "benchmarks", "all", *options]
-        return subprocess.run(command, cwd=clone, env=_environment(clone), capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(command, cwd=clone, env=_environment(clone), capture_output=True, text=True, timeout=bound(300), check=False)
 
     listed = everything("--dry-run", "--only", "codec")
     assert listed.returncode == 1, listed.stderr
