@@ -103,6 +103,7 @@ def test_a_batch_replayed_after_its_commit_was_lost_leaves_each_dead_letter_once
     check(platform, picky, stream)
 
 
+@pytest.mark.long
 def test_a_dataframe_evaluated_twice_leaves_each_dead_letter_once(
     spark: SparkSession, platform: Platform, picky: str, tmp_path: Path
 ) -> None:
