@@ -147,7 +147,13 @@ def test_a_port_where_nobody_listens_or_speaks_tls_is_named(connect: Any, server
         connect(run_id="other")
 
 
-@pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "rediss://127.0.0.1", "rediss://:6379", "rediss://h:1/2"])
+def test_a_host_may_have_any_name(connect: Any) -> None:
+    for host in ("no_such_host.invalid", "[::1]"):
+        with pytest.raises(Refused, match="ServerLost: no server answers on rediss://"):
+            connect(address=f"rediss://{host}:1")
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "rediss://127.0.0.1", "rediss://:6379", "rediss://h:1/2", "rediss://h:99999"])
 def test_an_address_without_tls_or_without_a_port_is_refused(connect: Any, address: str) -> None:
     with pytest.raises(Refused, match=f"UsageError: expected the path of a Unix socket or rediss://host:port, got '{address}'"):
         connect(address=address)

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.udo
 
 import java.io.{ByteArrayInputStream, IOException}
-import java.net.URI
 import java.nio.charset.StandardCharsets.ISO_8859_1
 import java.nio.file.{Files, Path, Paths}
 import java.nio.file.attribute.BasicFileAttributes
@@ -25,14 +24,14 @@ private[udo] object Certificates {
   private val Pem = """(?s)-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END \1-----""".r
   private var last: (Path, Seq[Any], SSLContext) = _
 
-  /** The TLS of one connection to an address of the form rediss://host:port: it checks the server's chain and its host's name. */
-  def engine(address: URI, setting: Option[String]): SSLEngine = {
+  /** The TLS of one connection to this host: it checks the server's chain and its host's name. `address`: how errors name it. */
+  def engine(host: String, port: Int, address: String, setting: Option[String]): SSLEngine = {
     val folder = found(setting).getOrElse(
       throw UdoException.byCode(
         "usage",
         s"$address needs certificates, since both sides authenticate: a folder with a CA, a certificate and its key (spark.udo.tls, UDO_TLS; " +
           "docs/executors.md)"))
-    val made = context(folder).createSSLEngine(address.getHost.stripPrefix("[").stripSuffix("]"), address.getPort)
+    val made = context(folder).createSSLEngine(host, port)
     made.setUseClientMode(true)
     val checked = made.getSSLParameters
     checked.setEndpointIdentificationAlgorithm("HTTPS")

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.udo
 
 import java.io.{ByteArrayOutputStream, EOFException, IOException}
-import java.net.{SocketTimeoutException, URI}
+import java.net.SocketTimeoutException
 import java.nio.ByteBuffer
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.cert.CertificateException
@@ -22,7 +22,8 @@ private[udo] final case class Payload(pieces: Seq[ByteBuffer]) {
 
 /**
  * A connection to a queue server (RESP), as udo_protocol/queue/connection.py: it never reconnects and never retries. `path`: of a Unix
- * socket, or rediss://host:port, for which `tls` names the folder of certificates if it is not where it usually lies. Replies are Long, String (a status), Array[Byte], Seq, null or Refusal. One thread at a time.
+ * socket, or rediss://host:port, for which `tls` names the folder of certificates if it is not where it usually lies. Replies are Long,
+ * String (a status), Array[Byte], Seq, null or Refusal. One thread at a time.
  */
 private[udo] final class Connection(
     path: String, user: String, password: String, runId: String, tls: Option[String], allocator: BufferAllocator)
@@ -230,14 +231,15 @@ private[udo] final class Connection(
 private[udo] object Connection {
   /** The wait for a reply; by then the node manager has replaced a server that hangs (udo_protocol/limits.py, SERVER_WAIT_S). */
   val WaitS = 75.0
-  private val Scheme = "rediss"
+  // Not by java.net.URI, which knows no host with an underscore in its name.
+  private val Address = """rediss://(\[[^\]/@]+\]|[^:/@\[\]]+):(\d{1,5})""".r
+  private val MostPort = 65535
 
-  private def tls(address: String, setting: Option[String], deadline: Long): TlsStream = {
-    def malformed = UdoException.byCode("usage", s"expected the path of a Unix socket or $Scheme://host:port, got '$address'")
-    val parsed = try URI.create(address) catch { case _: IllegalArgumentException => throw malformed }
-    if (parsed.getScheme != Scheme || parsed.getHost == null || parsed.getPort <= 0 || parsed.getUserInfo != null || !parsed.getPath.isEmpty)
-      throw malformed
-    val engine = Certificates.engine(parsed, setting)
-    new TlsStream(SocketStream.tcp(engine.getPeerHost, parsed.getPort), engine, deadline)
+  private def tls(address: String, setting: Option[String], deadline: Long): TlsStream = address match {
+    case Address(host, port) if port.toInt > 0 && port.toInt <= MostPort =>
+      val engine = Certificates.engine(host.stripPrefix("[").stripSuffix("]"), port.toInt, address, setting)
+      new TlsStream(SocketStream.tcp(engine.getPeerHost, port.toInt), engine, deadline)
+    case _ =>
+      throw UdoException.byCode("usage", s"expected the path of a Unix socket or rediss://host:port, got '$address'")
   }
 }
