@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -97,6 +98,33 @@ def connect(spark: SparkSession, server: Server) -> Iterator[Any]:
         each.close()
 
 
+EC, RSA = ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)
+PKCS8, TRADITIONAL = serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL
+
+
+def resigned(server: Server, folder: Path, key: Any, form: Any, *names: x509.GeneralName) -> Tls:
+    """The client's certificate with this key, in a file of this form, and for a server of these names if there are some."""
+    authority, template = Authority.of(server.authority), x509.load_pem_x509_certificate(server.client.certificate.read_bytes())
+    extensions = [e for e in template.extensions if not names or e.oid != x509.SubjectAlternativeName.oid]
+    builder = x509.CertificateBuilder(
+        template.issuer,
+        template.subject,
+        key.public_key(),
+        x509.random_serial_number(),
+        template.not_valid_before_utc,
+        template.not_valid_after_utc,
+        extensions,
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    pem = serialization.Encoding.PEM
+    own = replace(server.client, ca=folder / "ca.crt", certificate=folder / "tls.crt", key=folder / "tls.key")
+    own.ca.write_bytes(server.client.ca.read_bytes())
+    own.certificate.write_bytes(builder.sign(authority.key, hashes.SHA256()).public_bytes(pem))
+    own.key.write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+    return own
+
+
 @pytest.mark.short
 def test_values_of_every_size_pass_both_ways(connect: Any) -> None:
     conn = connect()
@@ -153,6 +181,51 @@ def test_a_host_may_have_any_name(connect: Any) -> None:
             connect(address=f"rediss://{host}:1")
 
 
+@pytest.mark.parametrize(
+    ("named", "asked", "why"),
+    [
+        ("spark_worker_1", "Spark_Worker_1", None),
+        ("*.my_net.example", "a_1.my_net.example", None),
+        ("*.example", "a_1.my_net.example", r"it is for \*\.example, not for a_1\.my_net\.example"),
+        ("*", "spark_worker_1", r"it is for \*, not for spark_worker_1"),
+        ("spark_worker_2", "spark_worker_1", "it is for spark_worker_2, not for spark_worker_1"),
+        (None, "spark_worker_1", "it is for no host's name, not for spark_worker_1"),
+    ],
+)
+def test_a_certificate_is_for_the_host_with_an_underscore_that_it_names(
+    spark: SparkSession,
+    connect: Any,
+    server: Server,
+    running_servers: Servers,
+    tmp_path: Path,
+    named: str | None,
+    asked: str,
+    why: str | None,
+) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    loader = spark._jsparkSession.sharedState().jarClassLoader()
+
+    def our(name: str) -> Any:
+        return loader.loadClass(f"org.apache.spark.sql.udo.{name}$").getField("MODULE$").get(None)
+
+    own = signed(server.authority, "server") if named is None else resigned(server, tmp_path, EC, PKCS8, x509.DNSName(named))
+    with tls_front(own, running_servers.queue_socket) as address:
+        # No such name leads here: the socket is connected to this host's address, and the certificate has to be for the name.
+        port = int(address.rpartition(":")[2])
+        folder = jvm.scala.Option.apply(str(server.client.ca.parent))
+        arguments = jvm.java.util.ArrayList()
+        arguments.add(our("SocketStream").tcp("127.0.0.1", port))
+        arguments.add(our("Certificates").engine(asked, port, address, folder))
+        arguments.add(jvm.java.lang.System.nanoTime() + 60 * 10**9)
+        [constructor] = loader.loadClass("org.apache.spark.sql.udo.TlsStream").getConstructors()
+        if why is None:
+            constructor.newInstance(arguments.toArray()).close()
+            return
+        with pytest.raises(Py4JJavaError) as caught:
+            constructor.newInstance(arguments.toArray())
+        assert re.fullmatch(f"javax.net.ssl.SSLHandshakeException: {why}", caught.value.java_exception.getCause().toString())
+
+
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "rediss://127.0.0.1", "rediss://:6379", "rediss://h:1/2", "rediss://h:99999"])
 def test_an_address_without_tls_or_without_a_port_is_refused(connect: Any, address: str) -> None:
     with pytest.raises(Refused, match=f"UsageError: expected the path of a Unix socket or rediss://host:port, got '{address}'"):
@@ -196,10 +269,6 @@ def test_new_certificates_are_used_for_new_connections(connect: Any, server: Ser
     assert connect.call(connect(Tls.folder(folder)), "PING") == "PONG"
 
 
-EC, RSA = ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)
-PKCS8, TRADITIONAL = serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL
-
-
 @pytest.mark.parametrize(
     ("key", "form", "begins"),
     [
@@ -212,21 +281,6 @@ PKCS8, TRADITIONAL = serialization.PrivateFormat.PKCS8, serialization.PrivateFor
     ids=["EC", "EC as cert-manager writes it", "RSA", "RSA as cert-manager writes it", "Ed25519"],
 )
 def test_keys_of_every_usual_kind_and_form_are_read(connect: Any, server: Server, tmp_path: Path, key: Any, form: Any, begins: str) -> None:
-    authority, template = Authority.of(server.authority), x509.load_pem_x509_certificate(server.client.certificate.read_bytes())
-    builder = x509.CertificateBuilder(
-        template.issuer,
-        template.subject,
-        key.public_key(),
-        x509.random_serial_number(),
-        template.not_valid_before_utc,
-        template.not_valid_after_utc,
-        list(template.extensions),
-    )
-    pem = serialization.Encoding.PEM
-    written = key.private_bytes(pem, form, serialization.NoEncryption())
-    assert begins.encode() in written
-    own = replace(server.client, ca=tmp_path / "ca.crt", certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
-    own.ca.write_bytes(server.client.ca.read_bytes())
-    own.certificate.write_bytes(builder.sign(authority.key, hashes.SHA256()).public_bytes(pem))
-    own.key.write_bytes(written)
+    own = resigned(server, tmp_path, key, form)
+    assert begins in own.key.read_text()
     assert connect.call(connect(own), "PING") == "PONG"

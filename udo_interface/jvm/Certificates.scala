@@ -5,10 +5,10 @@ import java.nio.charset.StandardCharsets.ISO_8859_1
 import java.nio.file.{Files, Path, Paths}
 import java.nio.file.attribute.BasicFileAttributes
 import java.security.{GeneralSecurityException, KeyFactory, KeyStore, PrivateKey, PublicKey}
-import java.security.cert.{Certificate, CertificateFactory}
+import java.security.cert.{Certificate, CertificateException, CertificateFactory, X509Certificate}
 import java.security.spec.PKCS8EncodedKeySpec
 import java.util.Base64
-import javax.net.ssl.{KeyManagerFactory, SSLContext, SSLEngine, TrustManagerFactory}
+import javax.net.ssl.{KeyManagerFactory, SSLContext, SSLEngine, SSLHandshakeException, TrustManagerFactory}
 
 import scala.jdk.CollectionConverters._
 
@@ -21,10 +21,11 @@ private[udo] object Certificates {
   // A certificate and its key are two files: a read that falls between their replacements is repeated.
   private val Reads = 5
   private val ReadAgainMs = 20L
+  private val DnsName = 2 // X509Certificate.getSubjectAlternativeNames
   private val Pem = """(?s)-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END \1-----""".r
   private var last: (Path, Seq[Any], SSLContext) = _
 
-  /** The TLS of one connection to this host: it checks the server's chain and its host's name. `address`: how errors name it. */
+  /** The TLS of one connection to this host: it checks the server's chain, and `checkName` its name. `address`: how errors name it. */
   def engine(host: String, port: Int, address: String, setting: Option[String]): SSLEngine = {
     val folder = found(setting).getOrElse(
       throw UdoException.byCode(
@@ -33,10 +34,27 @@ private[udo] object Certificates {
           "docs/executors.md)"))
     val made = context(folder).createSSLEngine(host, port)
     made.setUseClientMode(true)
-    val checked = made.getSSLParameters
-    checked.setEndpointIdentificationAlgorithm("HTTPS")
-    made.setSSLParameters(checked)
+    if (!host.contains('_')) {
+      val checked = made.getSSLParameters
+      checked.setEndpointIdentificationAlgorithm("HTTPS")
+      made.setSSLParameters(checked)
+    }
     made
+  }
+
+  /**
+   * Check that the certificate of the server at the other end is for its host, if the handshake has not. Java's own check takes no name
+   * with an underscore for a host's name; Docker Compose gives such names to containers.
+   */
+  def checkName(engine: SSLEngine): Unit = if (engine.getSSLParameters.getEndpointIdentificationAlgorithm == null) {
+    val host = engine.getPeerHost
+    val shown = engine.getSession.getPeerCertificates.head.asInstanceOf[X509Certificate].getSubjectAlternativeNames
+    val names = Option(shown).toSeq.flatMap(_.asScala).collect { case name if name.get(0) == DnsName => name.get(1).toString }
+    // RFC 6125, 6.4: letters of either case, and a "*" stands for the first label.
+    if (!names.exists(name => name.equalsIgnoreCase(host) || name.startsWith("*.") && name.drop(1).equalsIgnoreCase(host.dropWhile(_ != '.')))) {
+      val why = new CertificateException(s"it is for ${if (names.isEmpty) "no host's name" else names.mkString(", ")}, not for $host")
+      throw new SSLHandshakeException(why.getMessage).initCause(why)
+    }
   }
 
   /** The folder that was set, else UDO_TLS, else `tls` in the home of `udo up`, else the system's. */

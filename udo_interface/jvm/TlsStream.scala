@@ -18,6 +18,7 @@ private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, dead
       goOn(deadline)
       if (TlsStream.Awaits.contains(engine.getHandshakeStatus) && !decrypt(deadline)) throw new EOFException("it closed the connection")
     }
+    Certificates.checkName(engine)
   } catch {
     case e: Throwable => close(); throw e
   }
