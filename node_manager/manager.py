@@ -79,7 +79,7 @@ class Manager:
         self.moves = Moves(self._node, self.deployments, self.across, catalogue, self.downtime.moved)
         self.scaling = Scaling(self._node, self.deployments, self.moves)
         self.scale_outs = ScaleOuts(self._node, self.deployments, self.scaling, self.moves)
-        self.canaries = Canaries(self.deployments, self.scaling, self.mirrors)
+        self.canaries = Canaries(self.deployments, self.scaling, self.moves, self.mirrors)
         self.updates = Updates(settings.node, self.deployments, self.mirrors, self.scaling, self.moves, self._prune)
         self.sources = Sources(self._node, self.deployments, self.across)
         self.copies = Copies(self._node, self.deployments, self.across)
@@ -286,6 +286,6 @@ class Manager:
         deployment = self.deployments.find(name)
         wanted = self.deployments.wanted(deployment, version, digest)
         if wanted.image.manifest.key:
-            deployment.require_one_slot("a diff of a keyed operator")
+            self.moves.require_none(name)
         each = -(-examples // len(deployment.own))
         yield from together([self.mirrors.run(slot, wanted, for_s, each, stop) for slot in deployment.own], stop)

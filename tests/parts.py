@@ -48,7 +48,7 @@ class Part:
     module: tuple[str, ...] = ()
 
 
-_TRIALS = tuple(f"node_manager/test_{name}*.py" for name in ("canary", "diff", "recording"))
+_TRIALS = tuple(f"node_manager/test_{name}*.py" for name in ("canary", "diff", "recording", "trials"))
 _REPLICAS = tuple(f"node_manager/test_{name}*.py" for name in ("across", "application", "drain", "moves", "replicas", "scale_out", "two_"))
 _SCALING = tuple(
     f"node_manager/test_{name}*.py" for name in ("controllers", "idle", "keyed_slots", "metering", "modes", "observe", "slots")

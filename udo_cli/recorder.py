@@ -87,6 +87,7 @@ def _header(h: pb.RecordHeader) -> dict[str, Any]:
     return {
         "deployment": h.deployment,
         "node": h.node,
+        "slot": h.slot,
         "operator": h.operator,
         "version": h.version,
         "digest": h.digest,

@@ -15,6 +15,7 @@ from threading import Event
 from typing import Any
 
 from node_manager.admin.state import records
+from node_manager.deployments.deployments import NodeDeployment
 from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
@@ -105,23 +106,40 @@ class End:
 Part = RecordingBegin | RecordedSession | RecordedGroup | Schema | Frames | Gap | Tick | End
 
 
-def record(manager: Manager, name: str, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
-    """Yield everything that `name` answers within `for_s` seconds, at most `frames` frames (0: no bound), or until `stop` is set."""
-    deployment = manager.deployments.find(name)
+def record(manager: Manager, name: str, number: int | None, for_s: float, frames: int, stop: Event) -> Iterator[Part]:
+    """Yield everything that a slot of `name` answers within `for_s` seconds, at most `frames` frames (0: no bound), or until `stop` is set.
+
+    `number`: the slot's; None if it is the only one on this node.
+    """
     if for_s <= 0:
         raise UsageError(f"expected a recording time above 0 s; got {for_s:g} s")
-    deployment.require_one_slot("a recording")
-    if deployment.slot.wanted is None:
+    chosen = _chosen(manager.deployments.find(name), number)
+    if chosen.wanted is None:
         raise NotFound(f"deployment {name!r} is still starting; see: udo status")
     with (
         contextlib.closing(manager.servers.connect("state")) as state,
         contextlib.closing(manager.servers.connect("queue")) as queue,
     ):
-        recorder = _Recorder(deployment.slot, state, queue, for_s, frames, stop)
+        recorder = _Recorder(chosen, state, queue, for_s, frames, stop)
         try:
             yield from recorder.run()
         finally:
             recorder.close()
+
+
+def _chosen(deployment: NodeDeployment, number: int | None) -> Slot:
+    """The slot to record; each has a log of its own."""
+    there = {slot.number: slot for slot in deployment.own}
+    numbers = ", ".join(map(str, there))
+    if number is None and len(there) > 1:
+        raise UsageError(
+            f"deployment {deployment.name!r} has the slots {numbers} on this node; expected the number of one, since a recording is of one "
+            f"slot: --slot {next(iter(there))}. Which key groups each has: udo status"
+        )
+    found = deployment.slot if number is None else there.get(number)
+    if found is None:
+        raise NotFound(f"deployment {deployment.name!r} has no slot {number} on this node; it has {numbers}")
+    return found
 
 
 class _Recorder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.moves import Moves
 from node_manager.deployments.scaling import Scaling
 from node_manager.slots.loading import Wanted
 from node_manager.trials.canaries import Canary
@@ -16,26 +17,32 @@ from udo_protocol.errors import UdoError
 class Canaries:
     """The canaries of one node. Methods may be called from any thread."""
 
-    def __init__(self, deployments: Deployments, scaling: Scaling, mirrors: Mirrors) -> None:
-        self._deployments, self._scaling, self._mirrors = deployments, scaling, mirrors
+    def __init__(self, deployments: Deployments, scaling: Scaling, moves: Moves, mirrors: Mirrors) -> None:
+        self._deployments, self._scaling, self._moves, self._mirrors = deployments, scaling, moves, mirrors
         self._lock = deployments.lock
 
     def running(self) -> list[tuple[str, Canary | KeyedCanary]]:
         """(deployment, canary) of all that run."""
         return [(d.name, c) for d in self._deployments.all() if (c := d.canary) is not None and c.running]
 
+    def describe(self, name: str, number: int) -> str:
+        """The running canary of this slot, in a few words; '' if there is none."""
+        deployment = self._deployments.get(name)
+        canary = deployment.canary if deployment is not None else None
+        return canary.describe(number) if canary is not None and canary.running else ""
+
     def start(self, name: str, update_id: str, version: str, digest: str, config: dict[str, Any], percent: float) -> None:
         """Let a version answer `percent` of the new lanes, in a slot of its own; return once it does. OperatorError if it cannot.
 
-        A canary of a keyed deployment tries that share of the key groups beside the owner. Repeating the call changes nothing. After a
-        restart the canary goes on with the slot it had.
+        A canary of a keyed deployment tries that share of the key groups beside the owner of each slot. Repeating the call changes nothing,
+        but that a keyed canary is also tried in slots that came since. After a restart the canary goes on with the slot it had.
         """
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
-        if deployment.canary is not None and deployment.canary.update_id == update_id:
-            return
         if wanted.image.manifest.key:
             self._start_keyed(deployment, update_id, wanted, percent)
+            return
+        if deployment.canary is not None and deployment.canary.update_id == update_id:
             return
         with self._lock:
             deployment.canary = None
@@ -54,13 +61,16 @@ class Canaries:
             deployment.canary = Canary(update_id, wanted.image.manifest.version, wanted.image.digest, percent, slot)
 
     def _start_keyed(self, deployment: NodeDeployment, update_id: str, wanted: Wanted, percent: float) -> None:
-        deployment.require_one_slot("a canary of a keyed operator")
-        self.end_keyed(deployment)
-        with self._lock:
-            deployment.canary = canary = KeyedCanary(self._mirrors, deployment.slot, wanted, update_id, percent)
+        canary = deployment.canary
+        if not isinstance(canary, KeyedCanary) or canary.update_id != update_id:
+            self.end_keyed(deployment)
+            with self._lock:  # from here on no key groups move
+                deployment.canary = canary = KeyedCanary(self._mirrors, wanted, update_id, percent)
         try:
-            deployment.slot.wait_serving(wanted.ready_timeout_s)
-            canary.start()
+            self._moves.require_none(deployment.name)
+            for slot in deployment.own:
+                slot.wait_serving(wanted.ready_timeout_s)
+            canary.start(deployment.own)
         except UdoError:
             self.end_keyed(deployment)
             raise

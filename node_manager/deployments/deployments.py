@@ -78,6 +78,11 @@ class NodeDeployment:
         """The number of slots that serve the deployment's version, on this node or on all nodes that it is spread over."""
         return max(len(self.own), self.in_all)
 
+    @property
+    def canary_slot(self) -> Slot | None:
+        """The slot of its canary; None without one. A keyed canary has none: it is compared on the owners' frames."""
+        return self.canary.slot if isinstance(self.canary, Canary) else None
+
     def require_one_slot(self, what: str) -> None:
         """UsageError if the deployment has several slots: `what` works on the log and the state of one."""
         if (slots := self.slots_in_all) > 1:

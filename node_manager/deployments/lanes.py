@@ -16,6 +16,7 @@ from node_manager.images.images import Images, OperatorImage, Source
 from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
+from node_manager.trials.canaries import Canary
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavailable, UsageError
 from udo_protocol.formats.schema import from_ipc, require_fit
 from udo_protocol.queue import route
@@ -204,7 +205,7 @@ class Lanes:
     def _own_or_canary(self, deployment: NodeDeployment) -> Slot:
         with self._deployments.lock:
             canary = deployment.canary
-            if canary is not None and canary.takes():
+            if isinstance(canary, Canary) and canary.takes():
                 return canary.slot
             return self._least_loaded(deployment.own)
 

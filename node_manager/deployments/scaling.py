@@ -35,8 +35,7 @@ class Scaling:
         """Make a slot with that number, or the next one. It removes itself once it gets no new lanes and has none left."""
 
         def idle(slot: Slot) -> None:
-            canary = deployment.canary
-            if slot.number in deployment.beside and (canary is None or canary.slot is not slot):
+            if slot.number in deployment.beside and deployment.canary_slot is not slot:
                 self.remove(deployment, slot)
 
         return Slot(self._node, deployment.name, number or deployment.take_number(), pinned=pinned, on_idle=idle)
@@ -120,7 +119,7 @@ class Scaling:
         """Let slots that took no part in an update serve the deployment's version: those that get no new lanes, and those that were added
         while it was prepared. A slot that serves the version it is about to get (`going_to`, a digest) is left alone."""
         with self._lock:
-            running = deployment.canary.slot if deployment.canary else None
+            running = deployment.canary_slot
             there = [s for s in (*deployment.own, *deployment.beside.values()) if s is not running and only in (None, s)]
             slots = [s for s in there if not s.updating]
         if not slots:

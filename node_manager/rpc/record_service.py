@@ -43,6 +43,7 @@ def _(part: recording.RecordingBegin) -> Iterator[pb.RecordPart]:
         failed=part.failed,
         cuts=part.cuts,
         keyed=bool(m.key),
+        slot=part.slot.number,
     )
     yield pb.RecordPart(header=header)
 

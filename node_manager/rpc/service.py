@@ -313,7 +313,9 @@ class NodeService(rpc.NodeManagerServicer):
     def Record(self, request: pb.RecordRequest, context: grpc.ServicerContext) -> Iterator[pb.RecordPart]:
         stop = threading.Event()
         context.add_callback(stop.set)
-        return record_service.parts(recording.record(self._manager, request.deployment, request.for_ms / 1000, request.frames, stop))
+        number = request.slot if request.HasField("slot") else None
+        found = recording.record(self._manager, request.deployment, number, request.for_ms / 1000, request.frames, stop)
+        return record_service.parts(found)
 
     @stream
     def DeadList(self, request: pb.DeadListRequest, context: grpc.ServicerContext) -> Iterator[pb.DeadLetter]:

@@ -112,7 +112,7 @@ def slot_status(m: Manager, v: SlotView, looked: SlotReadings, groups: SlotGroup
         groups=ranges.shown(groups.of(v.number)) if groups else "",
         map_version=groups.version if groups else 0,
         diff=m.mirrors.describe(v.deployment, v.number),
-        canary=next((c.describe() for name, c in m.canaries.running() if (name, c.slot.number) == (v.deployment, v.number)), ""),
+        canary=m.canaries.describe(v.deployment, v.number),
     )
 
 

@@ -39,9 +39,9 @@ class Canary:
         fresh = time.monotonic() - self.confirmed_at < CONFIRMED_S
         return its and fresh and self.slot.view().owner is not None
 
-    def describe(self) -> str:
-        """The canary in a few words, for status."""
-        return f"{self.percent:g} % of new lanes"
+    def describe(self, number: int) -> str:
+        """The canary in a few words, for the status of its slot; '' for any other."""
+        return f"{self.percent:g} % of new lanes" if number == self.slot.number else ""
 
     def measured(self) -> dict[str, float]:
         """Its counts since it began (udo_protocol.registry.canary.Measured)."""

@@ -1,13 +1,15 @@
-"""The canary of a keyed deployment on this node: a comparison of some key groups, which answers no query.
+"""The canary of a keyed deployment on this node: a comparison of some key groups in each of its slots, which answers no query.
 
-One token owns a slot's log, so no other version can serve a part of its keys. A comparison that breaks is begun anew: its counts are kept,
-and a death is one more error.
+One token owns a slot's log, so no other version can serve a part of its keys. A slot's comparison that breaks is begun anew: its counts are
+kept, and a death is one more error.
 """
 
 from __future__ import annotations
 
 import time
-from threading import Event, Thread
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from threading import Event, Lock, Thread
 from typing import Any
 
 import structlog
@@ -28,50 +30,44 @@ _LOAD_TRIES, _TRIES = 3, 8
 _COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}
 
 
-class KeyedCanary:
-    """The canary of one keyed deployment. Methods may be called from any thread; `start` once."""
+class SlotCanary:
+    """A keyed canary in one slot. Methods may be called from any thread; `start` once."""
 
-    def __init__(self, mirrors: Mirrors, slot: Slot, wanted: Wanted, update_id: str, percent: float) -> None:
-        self.update_id, self.percent, self.slot = update_id, percent, slot
-        self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
-        self.confirmed_at = time.monotonic()
+    def __init__(self, mirrors: Mirrors, slot: Slot, wanted: Wanted, groups: Sequence[int]) -> None:
+        self.slot = slot
         # The error because of which it cannot go on.
         self.failure: UdoError | None = None
         # The first error of the new version, for people.
         self.first_error = ""
-        self._mirrors, self._wanted, self._groups = mirrors, wanted, share_of_groups(percent, wanted.config.key_groups)
         # Whether it has begun.
         self.running = False
+        self._mirrors, self._wanted, self._groups = mirrors, wanted, groups
         self._decided, self._over, self._stop = Event(), Event(), Event()
         self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counts of comparisons that are over; the present one's report
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start; return once frames are compared, or raise the error if they cannot be."""
+        """Start, without waiting for anything."""
         self._thread = supervised.keep("canary", self._run, self._over, self.slot.deployment)
-        self._decided.wait(self._wanted.ready_timeout_s)
+
+    def wait_begun(self, deadline: float) -> None:
+        """Return once frames are compared, or raise the error if they cannot be; Conflict after `deadline`, or if it was ended before."""
+        self._decided.wait(max(deadline - time.monotonic(), 0))
         if self.failure is not None:
             raise self.failure
         if not self.running:
             why = "was ended before it started" if self._over.is_set() else f"did not start within {self._wanted.ready_timeout_s:g} s"
-            self.end()
             raise Conflict(f"the canary of {self._wanted.reference} {why}")
 
-    def end(self) -> None:
-        """Stop it, and wait until nothing of it is left."""
+    def stop(self) -> None:
+        """Let it stop, without waiting for that."""
         self._over.set()
         self._stop.set()
+
+    def wait_stopped(self) -> None:
+        """Return when nothing of it is left, after `stop`."""
         if self._thread is not None:
             self._thread.join(self.slot.node.settings.stop_grace_s + 15)
-
-    def takes(self) -> bool:
-        """False: a keyed canary is compared on the owner's frames, and gets no lane of its own."""
-        return False
-
-    def describe(self) -> str:
-        """Its task and its counts, in a few words."""
-        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tested by {self.version}, which answers no query"
-        return f"{tried}: {Measured(**self.measured())}"
 
     def measured(self) -> dict[str, float]:
         """Its counts since it began (udo_protocol.registry.canary.Measured)."""
@@ -116,3 +112,69 @@ class KeyedCanary:
         self._known = (before, report)
         self.running = True
         self._decided.set()
+
+
+class KeyedCanary:
+    """The canary of one keyed deployment, in all of its slots on this node. Methods may be called from any thread."""
+
+    def __init__(self, mirrors: Mirrors, wanted: Wanted, update_id: str, percent: float) -> None:
+        self.update_id, self.percent = update_id, percent
+        self.version, self.digest = wanted.image.manifest.version, wanted.image.digest
+        self.confirmed_at = time.monotonic()
+        self._mirrors, self._wanted, self._groups = mirrors, wanted, share_of_groups(percent, wanted.config.key_groups)
+        self._slots: dict[int, SlotCanary] = {}
+        self._over = False
+        self._lock = Lock()
+
+    def start(self, slots: Iterable[Slot]) -> None:
+        """Start in those of these slots where it has not started; return once frames of all are compared, or raise the error if they
+        cannot be. A deployment's later slots are those of a lost node."""
+        with self._lock:
+            if self._over:
+                raise Conflict(f"the canary of {self._wanted.reference} was ended before it started")
+            for slot in slots:
+                if slot.number not in self._slots:
+                    begun = self._slots[slot.number] = SlotCanary(self._mirrors, slot, self._wanted, self._groups)
+                    begun.start()
+        deadline = time.monotonic() + self._wanted.ready_timeout_s
+        for each in self._all():
+            each.wait_begun(deadline)
+
+    def end(self) -> None:
+        """Stop it, and wait until nothing of it is left."""
+        with self._lock:
+            self._over = True
+        for each in self._all():
+            each.stop()
+        for each in self._all():
+            each.wait_stopped()
+
+    def _all(self) -> list[SlotCanary]:
+        with self._lock:
+            return list(self._slots.values())
+
+    @property
+    def running(self) -> bool:
+        """Whether it has begun in all slots."""
+        return bool(every := self._all()) and all(each.running for each in every)
+
+    @property
+    def failure(self) -> UdoError | None:
+        """The error because of which it cannot go on."""
+        return next((each.failure for each in self._all() if each.failure is not None), None)
+
+    @property
+    def first_error(self) -> str:
+        """The first error of the new version, for people."""
+        return next((each.first_error for each in self._all() if each.first_error), "")
+
+    def describe(self, number: int) -> str:
+        """Its task and its counts in that slot, in a few words; '' if it is not tried there."""
+        if (here := self._slots.get(number)) is None:
+            return ""
+        tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tested by {self.version}, which answers no query"
+        return f"{tried}: {Measured(**here.measured())}"
+
+    def measured(self) -> dict[str, float]:
+        """Its counts since it began (udo_protocol.registry.canary.Measured), of all slots."""
+        return asdict(Measured.together(each.measured() for each in self._all()))

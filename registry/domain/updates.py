@@ -126,8 +126,6 @@ def start(
         )
     config = configuration.changed(deployment, change)
     moves = new.digest != old.digest or config is not None
-    if canary and deployment.placement:
-        raise UsageError(f"deployment {name!r} is spread over nodes (--over-nodes), which canaries do not support: update it without one")
     if canary:
         canaries.require_canary(deployment, new, canary, moves=moves)
     update = Update(
@@ -231,9 +229,11 @@ def _measured(session: Session, update: Update) -> Measured:
 
 
 def _silent(session: Session, update: Update) -> list[str]:
-    """Nodes that have not yet reported their canaries' counters at its end."""
+    """Nodes with slots that have not yet reported their canaries' counters at its end."""
     parts = session.scalars(select(Participant).where(Participant.update_id == update.id, Participant.state == "ready"))
-    return [p.node for p in parts if (p.measured or {}).get("at", 0.0) < update.deadline_at + COUNTED_S]
+    placement = deployments.find(session, update.deployment).placement
+    serving = [p for p in parts if not placement or p.node in placement["nodes"]]
+    return [p.node for p in serving if (p.measured or {}).get("at", 0.0) < update.deadline_at + COUNTED_S]
 
 
 def _share(session: Session, update: Update, now: float) -> None:

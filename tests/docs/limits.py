@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from tests.docs.limits_of_nodes import CANARY_BY_HAND, OF_NODES, OVER_NODES, SANDBOXED, SEVERAL_SLOTS
 
-_STATELESS_SLOTS = "node_manager/test_slots.py::test_what_cannot_be_scaled_is_refused_with_the_reason"
 _MISSED = "node_manager/test_diff.py::test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody"
 _TRIAL = "cli/test_init_and_test.py::test_a_trial_has_the_sandbox_and_the_limits_of_production"
 _LIMITED = (
@@ -19,7 +18,7 @@ _SAMPLES_ALONE = "cli/test_dev.py::test_samples_alone_need_no_platform"
 LIMITS: dict[str, dict[str, list[str] | str]] = {
     **OF_NODES,
     "README.md": {
-        "Not yet over several slots": [SEVERAL_SLOTS, _STATELESS_SLOTS, OVER_NODES],
+        "Not yet with several slots": [SEVERAL_SLOTS, OVER_NODES],
         "Only the instance that *owns* the queue": [
             "protocol/test_slot.py::test_only_the_owner_answers_and_a_fenced_answer_leaves_no_trace",
         ],
@@ -131,7 +130,6 @@ LIMITS: dict[str, dict[str, list[str] | str]] = {
             "operators/test_rehearsal.py::test_what_was_rehearsed_has_left_no_state",
         ],
         "With several slots of a keyed operator these are refused so far": [SEVERAL_SLOTS],
-        "a version that cannot read the newer one's state. Without state only": [SEVERAL_SLOTS, _STATELESS_SLOTS],
         "cannot be imported here, so the push does not check it": [
             "cli/test_packing.py::test_packaging_for_another_platform_is_not_checked_here",
         ],

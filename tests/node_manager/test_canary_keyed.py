@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -294,18 +295,20 @@ def test_one_that_does_not_begin_anew_is_given_up_after_about_twenty_seconds_wit
 
     image = SimpleNamespace(manifest=SimpleNamespace(version="2"), digest="sha256:2")
     wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2", config=SimpleNamespace(key_groups=4))
-    slot: Any = SimpleNamespace(deployment="d", node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
+    slot: Any = SimpleNamespace(deployment="d", number=0, node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
     comparisons = Lost()
-    canary = keyed_canaries.KeyedCanary(comparisons, slot, wanted, "u", 10)  # type: ignore[arg-type]
+    canary = keyed_canaries.SlotCanary(comparisons, slot, wanted, range(4))  # type: ignore[arg-type]
     monkeypatch.setattr(canary, "_over", Over())
     canary.start()
+    canary.wait_begun(time.monotonic() + bound(20))
     comparisons.lost.set()
     try:
         wait_until(lambda: canary.failure is not None, 20, "it to be given up")
         assert "the state server is away" in str(canary.failure)
         assert 20 < sum(pauses) < 25 and canary.measured()["events"] == 5
     finally:
-        canary.end()
+        canary.stop()
+        canary.wait_stopped()
 
 
 def test_an_instance_that_dies_is_an_error_and_is_started_again(keyed: Keyed) -> None:

@@ -118,18 +118,10 @@ def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(clust
     job.epoch(0, [[1, 2, 3]])
     with pytest.raises(UsageError, match="3 key groups: expected at most as many slots, got 4"):
         cluster.client.deploy("few", "t", "1", slots=4, limits={"key_groups": 3})
-    with pytest.raises(UsageError, match="2 slots on this node; expected one, since a recording"):
-        next(cluster.node.api.record("d", 1))
-    digest = cluster.client.deployment("d")["digest"]
-    with pytest.raises(UsageError, match="a diff of a keyed operator is of one slot"):
-        next(cluster.node.api.diff("d", "1", digest, for_s=1, examples=0))
     with pytest.raises(UsageError, match="an import of state is of one slot"):
         imported(cluster.node, "other", {1: 1}, 0)
     with pytest.raises(UsageError, match="a store is filled from one: call the operator without store="):
         cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
-    cluster.push("2", COUNT.format(version=2), key=["a"])
-    last = list(cluster.client.update("d", "2", canary={"percent": 50, "for_s": 1}))[-1]
-    assert last["phase"] == "failed" and "a canary of a keyed operator is of one slot" in last["detail"]
     migrating = "    def migrate(self, old, from_version): return old\n"
     cluster.push("3", COUNT.format(version=3) + migrating, key=["a"], state_version=1, migrates_from=[0])
     assert list(cluster.client.update("d", "3"))[-1]["phase"] == "done"

@@ -275,7 +275,7 @@ def test_what_cannot_be_recorded_is_said(daemon: Daemon, udo: Shell, tmp_path: P
     assert "no folder" in udo("record", "d", "--for", "1s", "-o", tmp_path / "x" / "y", code=3).err
     assert "/proc/r cannot be written" in udo("record", "d", "--for", "1s", "-o", "/proc/r", code=2).err
     nothing = udo("record", "d", "--for", "100ms", "-o", file)
-    assert "recording d (t@1 on node n1) from frame 1 on" in nothing.err
+    assert "recording d (t@1, slot 0 on node n1) from frame 1 on" in nothing.err
     assert "answered nothing" in nothing.err
     with Recording(file) as found:
         assert list(found.frames()) == []

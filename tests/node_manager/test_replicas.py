@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from node_manager.servers.access import connect
 from tests.conftest import bound, wait_until
+from tests.support.canaries import Watched
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
@@ -64,6 +65,32 @@ def test_what_was_ended_is_on_another_node_when_a_node_is_lost_with_its_disk_als
     query.tried("ac", lambda: lost(cluster, "b"))
     whole(cluster)
     query.tried("bc", lambda: None)
+
+
+def test_a_canary_is_also_tried_in_the_slots_of_a_lost_node(cluster: Nodes) -> None:
+    cluster.deploy("tried", COUNT.format(version=1), slots=3, replicas=1, **KEYED)
+    job, everywhere = Job(cluster.address("a"), "tried", tls=cluster.tls), [10, 50, 100]
+    job.wait_s = 60
+    assert job.epoch(0, [everywhere]) == [1001] * 3
+    wait_until(lambda: all(len(held) == 1 for held in placement(cluster, "tried")["replication"]["counted"]), 60, "its replicas")
+    cluster.push("tried", "2", COUNT.format(version=1) + "# 2\n", **KEYED)
+    canary = Watched(cluster, 3600, "errors>0", "different>0", percent=100, name="tried").sharing()
+    job.epoch(1, [everywhere])
+    canary.counted(events=3)
+    lost(cluster, "b")
+
+    def trying() -> list[int]:
+        mine = [[s.canary for s in cluster.daemons[node].api.status().slots if s.deployment == "tried"] for node in "ac"]
+        return sorted(len([text for text in told if "tested by 2" in text]) for told in mine)
+
+    wait_until(lambda: trying() == [1, 2], 60, "the canary to begin in the lost node's slot")
+    assert job.epoch(2, [everywhere]) == [1003] * 3
+    canary.counted(events=6)
+    list(cluster.client.rollback("tried"))
+    assert canary.end()["phase"] == "rolled_back"
+    assert job.epoch(3, [everywhere]) == [1004] * 3
+    cluster.client.undeploy("tried", drop_state=True)
+    whole(cluster)
 
 
 def test_an_end_waits_for_its_replica_until_the_registry_gives_it_up_which_never_happens_while_it_is_away(cluster: Nodes) -> None:

@@ -27,7 +27,7 @@ from node_manager.replicas.copies import Follower
 from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import Slot
 from node_manager.slots.worker import SlotWorker
-from node_manager.trials.keyed_canaries import KeyedCanary
+from node_manager.trials.keyed_canaries import KeyedCanary, SlotCanary
 from node_manager.trials.mirrors import MirrorFindings
 from node_manager.trials.together import together
 from tests.conftest import bound, wait_until
@@ -191,12 +191,12 @@ class Compared:
 
 
 def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    once = Once(monkeypatch, KeyedCanary, "_until_over")
+    once = Once(monkeypatch, SlotCanary, "_until_over")
     image = SimpleNamespace(manifest=SimpleNamespace(version="2"), digest="sha256:2")
     wanted: Any = SimpleNamespace(image=image, ready_timeout_s=20, reference="t@2", config=SimpleNamespace(key_groups=4))
-    slot: Any = SimpleNamespace(deployment="d", node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
-    canary = KeyedCanary(Compared(), slot, wanted, "u", 10)  # type: ignore[arg-type]
-    canary.start()
+    slot: Any = SimpleNamespace(deployment="d", number=0, node=SimpleNamespace(settings=SimpleNamespace(stop_grace_s=1)))
+    canary = KeyedCanary(Compared(), wanted, "u", 10)  # type: ignore[arg-type]
+    canary.start([slot])
     try:
         assert once.raised and canary.running and canary.measured()["events"] == 5
     finally:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.conftest import bound, wait_until
 from tests.support.cluster import Cluster
+from tests.support.nodes import Nodes
 
 # Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies of event -3.
 TWO = """
@@ -25,9 +26,19 @@ def run(batch):
 class Watched:
     """An update with a canary, followed in a thread."""
 
-    def __init__(self, c: Cluster, for_s: float, *rollback_if: str, percent: float = 50, min_events: int = 1) -> None:
+    def __init__(
+        self,
+        c: Cluster | Nodes,
+        for_s: float,
+        *rollback_if: str,
+        percent: float = 50,
+        min_events: int = 1,
+        name: str = "d",
+        version: str = "2",
+    ) -> None:
         wish = {"percent": percent, "for_s": for_s, "rollback_if": list(rollback_if), "min_events": min_events}
-        self._events = c.client.update("d", "2", canary=wish)
+        self._client, self._name = c.client, name
+        self._events = c.client.update(name, version, canary=wish)
         self.events: list[dict[str, Any]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -41,6 +52,22 @@ class Watched:
         wait_until(lambda: any(e["phase"] in ("sharing", "failed") for e in self.events), 60, "the canary to begin")
         assert self.events[-1]["phase"] != "failed", self.events[-1]
         return self
+
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """What each node has counted, as the registry was told."""
+        update = self._client.deployment(self._name)["update"]
+        nodes = self._client.update_status(update["id"])["nodes"] if update else []
+        return {n["node"]: n["measured"] or {} for n in nodes}
+
+    def counted(self, **least: float) -> dict[str, dict[str, Any]]:
+        """Once all nodes together have counted at least that."""
+
+        def enough() -> bool:
+            every = self.measured().values()
+            return all(sum(found.get(n, 0) for found in every) >= v for n, v in least.items())
+
+        wait_until(enough, 30, f"the canary to count {least}")
+        return self.measured()
 
     def end(self) -> dict[str, Any]:
         """The last event."""

@@ -19,8 +19,10 @@ from udo_protocol.node.api import NodeClient
 class Recorder:
     """Records `deployment` into `file`; what is answered once this exists is in it."""
 
-    def __init__(self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0) -> None:
-        self._parts, self._file = node.record(deployment, for_s, frames), file
+    def __init__(
+        self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0, slot: int | None = None
+    ) -> None:
+        self._parts, self._file = node.record(deployment, for_s, frames, slot), file
         self._started, self._stop = threading.Event(), threading.Event()
         self.last_seq = 0
         self._made: recorder.Recorded | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 udo record fraud --for 30s -o fraud.rec
 udo record visits --for 5m --frames 1000 -o visits.rec --json
+udo record visits --slot 1000 --for 5m -o visits.rec     one of several slots (udo status)
 udo test visits --replay visits.rec --pdb
 """
 _TELL_S = 1.0
@@ -33,11 +34,14 @@ _TELL_S = 1.0
 )
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @click.option("--frames", type=click.IntRange(1), help="End after this many frames.")
+@click.option("--slot", type=click.IntRange(0), metavar="NUMBER", help="The slot to record, where it has several on the node.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @base.node_option
 @base.json_option
-def command(deployment: str, for_s: float, file: Path, frames: int | None, force: bool, address: str | None, as_json: bool) -> None:
-    """Record every frame that DEPLOYMENT answers on this node during this time, in order, and its state at the start.
+def command(
+    deployment: str, for_s: float, file: Path, frames: int | None, slot: int | None, force: bool, address: str | None, as_json: bool
+) -> None:
+    """Record every frame that a slot of DEPLOYMENT on this node answers during this time, in order, and its state at the start.
 
     Recording delays no answer. The file contains events and state: protect it like the data they come from. It does not contain the
     values of the deployment's variables and secrets.
@@ -57,17 +61,19 @@ def command(deployment: str, for_s: float, file: Path, frames: int | None, force
         interrupts.append(number)
 
     def begun(header: dict[str, Any]) -> None:
-        what = f"{header['operator']}@{header['version']} on node {header['node']}"
+        what = f"{header['operator']}@{header['version']}, slot {header['slot']} on node {header['node']}"
         output.say(f"recording {deployment} ({what}) from frame {header['first_seq']} on; Ctrl-C ends it")
 
-    parts = remote.node(address).record(deployment, for_s, frames or 0)
+    parts = remote.node(address).record(deployment, for_s, frames or 0, slot)
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         header, made = recorder.write(file, parts, begun, _progress(), lambda: bool(interrupts))
     finally:
         signal.signal(signal.SIGINT, before)
     if as_json:
-        output.emit({"file": str(file), **{k: header[k] for k in ("deployment", "node", "operator", "version", "keyed")}, **asdict(made)})
+        output.emit(
+            {"file": str(file), **{k: header[k] for k in ("deployment", "node", "slot", "operator", "version", "keyed")}, **asdict(made)}
+        )
         return
     for first, last in made.gaps:
         output.say(f"missing: frames {first} to {last} were trimmed before they could be recorded")

@@ -812,14 +812,16 @@ class StateDropReply(_message.Message):
     def __init__(self, keys: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class RecordRequest(_message.Message):
-    __slots__ = ("deployment", "for_ms", "frames")
+    __slots__ = ("deployment", "for_ms", "frames", "slot")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     FOR_MS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     for_ms: int
     frames: int
-    def __init__(self, deployment: _Optional[str] = ..., for_ms: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
+    slot: int
+    def __init__(self, deployment: _Optional[str] = ..., for_ms: _Optional[int] = ..., frames: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class RecordPart(_message.Message):
     __slots__ = ("header", "session", "piece", "schema", "frames", "gap", "end")
@@ -840,7 +842,7 @@ class RecordPart(_message.Message):
     def __init__(self, header: _Optional[_Union[RecordHeader, _Mapping]] = ..., session: _Optional[_Union[RecordSession, _Mapping]] = ..., piece: _Optional[_Union[StatePiece, _Mapping]] = ..., schema: _Optional[_Union[RecordSchema, _Mapping]] = ..., frames: _Optional[_Union[RecordFrames, _Mapping]] = ..., gap: _Optional[_Union[RecordGap, _Mapping]] = ..., end: _Optional[_Union[RecordEnd, _Mapping]] = ...) -> None: ...
 
 class RecordHeader(_message.Message):
-    __slots__ = ("deployment", "node", "operator", "version", "digest", "manifest_json", "env", "secrets", "files", "config_json", "first_seq", "failed", "cuts", "keyed")
+    __slots__ = ("deployment", "node", "operator", "version", "digest", "manifest_json", "env", "secrets", "files", "config_json", "first_seq", "failed", "cuts", "keyed", "slot")
     class CutsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -862,6 +864,7 @@ class RecordHeader(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     node: str
     operator: str
@@ -876,7 +879,8 @@ class RecordHeader(_message.Message):
     failed: _containers.RepeatedScalarFieldContainer[str]
     cuts: _containers.ScalarMap[str, int]
     keyed: bool
-    def __init__(self, deployment: _Optional[str] = ..., node: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ..., env: _Optional[_Iterable[str]] = ..., secrets: _Optional[_Iterable[str]] = ..., files: _Optional[_Iterable[str]] = ..., config_json: _Optional[str] = ..., first_seq: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., cuts: _Optional[_Mapping[str, int]] = ..., keyed: _Optional[bool] = ...) -> None: ...
+    slot: int
+    def __init__(self, deployment: _Optional[str] = ..., node: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ..., env: _Optional[_Iterable[str]] = ..., secrets: _Optional[_Iterable[str]] = ..., files: _Optional[_Iterable[str]] = ..., config_json: _Optional[str] = ..., first_seq: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., cuts: _Optional[_Mapping[str, int]] = ..., keyed: _Optional[bool] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class RecordSession(_message.Message):
     __slots__ = ("session", "record_json")

@@ -25,11 +25,11 @@ CHANGELOG_BYTES = 64 << 20
 # The highest sequence number of a stream's entries: a range that begins after it begins with the next checkpoint.
 _LAST_PART = (1 << 64) - 1
 # Stored in place of the position of a reader that has to load again.
-_TOO_FAR_BEHIND, _ROLLED_BACK, _GROUPS_MOVED = -1, -2, -3
+_TOO_FAR_BEHIND, _ROLLED_BACK, GROUPS_MOVED = -1, -2, -3
 _WHY = {
     _TOO_FAR_BEHIND: f"it was more than {CHANGELOG_BYTES >> 20} MiB behind",
     _ROLLED_BACK: "the owner rolled back to an older state",
-    _GROUPS_MOVED: "key groups were moved out of the slot or into it",
+    GROUPS_MOVED: "key groups were moved out of the slot or into it",
 }
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from udo_protocol.errors import Fenced, ProtocolError, StateLost
 from udo_protocol.formats.schema import conform
 from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, Frame, decode
+from udo_protocol.state import changelog
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Served
@@ -118,9 +119,11 @@ class KeyedComparer:
         return empty(self._output) if answer.body is None else answer.batch(self._perform.schema(answer.header.schema))
 
     def _answered(self, seq: int, data: bytes | bytearray) -> Frame:
-        """The answer of this version."""
+        """The answer of this version. Fenced if the frame adopts key groups: their state is in no changelog."""
         self._next = seq + 1
         (_, pieces), _ = run(self._engine.frame(seq, data), self._perform)
+        if self._engine.adopting:
+            raise Fenced(changelog.gone(self._link.prefix, self._link.name, changelog.GROUPS_MOVED))
         return decode(b"".join(map(bytes, pieces)))
 
     def _reach(self, seq: int) -> bool:

@@ -100,6 +100,11 @@ class Engine:
         """Whether each frame's answer waits until it is durable."""
         return self.processor.commit_frame
 
+    @property
+    def adopting(self) -> bool:
+        """Whether the frame processed last adopts key groups of another slot."""
+        return self._moving is not None and self._moving.kind == ADOPT
+
     def restart(self, start: Start) -> None:
         """Start again from the state of a checkpoint; later changes are forgotten."""
         self.sessions, self._cuts = start.sessions, start.cuts
