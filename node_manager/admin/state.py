@@ -141,16 +141,20 @@ class States:
             with self._connected() as parts:
                 found = self._whole(*parts, deployment, session)
             for slot in others:
-                self._change(slot, session, functools.partial(removal, slot), lambda: None)
+                self._change(slot, session, functools.partial(removal, slot), _nothing)
             self._change(first, session, drop, release)
         return found.record
 
     def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], *, replace: bool) -> None:
-        """Write a session. Conflict while one of that name is in use, or if there is one and `replace` is not set."""
+        """Write a session, each key group in the slot that has it. Conflict while a session of that name is in use, or if there is one and
+        `replace` is not set.
+
+        With several slots the first one loses the former session before others get the new one, and gets the new one last: until then, and
+        if the import is interrupted, a query that continues either fails with StateLost.
+        """
         deployment = self._manager.deployments.find(name)
-        slot, manifest = keyed(deployment)
-        deployment.require_one_slot("an import of state")
-        self._manager.moves.require_none(name)
+        first, manifest = keyed(deployment)
+        deployment.require_not_over_nodes("an import of state")
         if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
             raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
         home: Writes = []
@@ -158,23 +162,34 @@ class States:
 
         def claim() -> None:
             if self._registered(name):
-                home.append(self._manager.homes.taken(slot.prefix, SessionRequest(name, session)))
+                home.append(self._manager.homes.taken(first.prefix, SessionRequest(name, session)))
 
-        def put(state: Connection, queue: Connection) -> Writes:
-            p = slot.prefix
-            self._require_unused(queue, slot, session, "stop it first")
-            if not replace and session in records(state, p):
+        def removal(state: Connection, queue: Connection) -> Writes:
+            self._require_unused(queue, first, session, "stop it first")
+            if not replace and session in records(state, first.prefix):
                 raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
-            # A query that continues the session is a newer run than all before.
-            newest = checkpoints.newest_run(state, p, session)
-            kept = {**record, "run": newest, "at": time.time()}
-            writes: Writes = [*_removal(state, p, session), ["HSET", f"{p}sessions", session, json.dumps(kept)], *home]
-            for number, group in groups.items():
+            return _removal(state, first.prefix, session)
+
+        def put(slot: Slot, mine: Mapping[int, StoredGroup], state: Connection, queue: Connection) -> Writes:
+            p = slot.prefix
+            writes = removal(state, queue) if slot is first else _removal(state, p, session)
+            # A query that continues the session is a newer run than all before, which the first slot knows.
+            kept = {**record, "run": checkpoints.newest_run(state, first.prefix, session), "at": time.time()}
+            if slot is not first:  # counted once
+                kept |= {"keys": 0, "bytes": 0}
+            writes += [["HSET", f"{p}sessions", session, json.dumps(kept)], *(home if slot is first else [])]
+            for number, group in mine.items():
                 place = PiecePlace(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
                 writes += pieces.writing(p, session, number, group.meta, place, group.base, group.deltas)
             return writes
 
-        self._change(slot, session, put, claim)
+        with self._manager.moves.none_during(name):
+            having = self._manager.moves.map(deployment).groups if len(deployment.own) > 1 else ()
+            if having:
+                self._change(first, session, removal, claim)
+            for slot in [*deployment.own[1:], first]:
+                mine = {n: group for n, group in groups.items() if not having or n < 0 or having[n] == slot.number}
+                self._change(slot, session, functools.partial(put, slot, mine), _nothing if having else claim)
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -244,6 +259,10 @@ class States:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
             self._manager.mirrors.end(slot.deployment)  # mirrors know the former state; a canary begins anew
+
+
+def _nothing() -> None:
+    """Nothing to agree on."""
 
 
 def _together(infos: Sequence[Info]) -> Info:

@@ -83,17 +83,6 @@ class NodeDeployment:
         """The slot of its canary; None without one. A keyed canary has none: it is compared on the owners' frames."""
         return self.canary.slot if isinstance(self.canary, Canary) else None
 
-    def require_one_slot(self, what: str) -> None:
-        """UsageError if the deployment has several slots: `what` works on the log and the state of one."""
-        if (slots := self.slots_in_all) > 1:
-            where, fewer = " on this node", f"scale it to one (udo scale {self.name} 1), or "
-            if slots > len(self.own):
-                where = fewer = ""
-            raise UsageError(
-                f"deployment {self.name!r} has {slots} slots{where}; expected one, since {what} is of one slot: {fewer}deploy the version "
-                "under another name"
-            )
-
     def require_not_over_nodes(self, what: str) -> None:
         """UsageError if its slots are spread over nodes: `what` concerns all of them."""
         if self.in_all > 1:

@@ -10,10 +10,11 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.support.cluster import Cluster
-from tests.support.keyed_node import imported
+from tests.support.keyed_node import exported
 from tests.support.keyed_slots import COUNT, TIMED, Oracle, counted, deploy, events
 from tests.support.split_attempt import Job
-from udo_protocol.errors import UsageError
+from udo_cli import state_file
+from udo_protocol.errors import Conflict, UsageError
 
 
 def test_answers_come_in_the_order_of_the_rows_and_a_session_is_one_over_all_slots(cluster: Cluster) -> None:
@@ -62,6 +63,55 @@ def test_the_watermark_of_every_slot_is_that_of_all_events(cluster: Cluster) -> 
     assert job.epoch(1, [], 0, partition=0, partitions=2) == []
     fired = job.epoch(2, [], 0, partition=0, partitions=2) + job.epoch(2, [], 0, partition=1, partitions=2)
     assert sorted(fired) == everywhere
+
+
+def copied(c: Cluster, deployment: str, session: str, *, replace: bool = False) -> None:
+    """Import what session q of `d` is now as a session of a deployment."""
+    file = c.blobs / "q.state"
+    c.node.api.import_state(state_file.parts(file, exported(c.node.api, file), deployment, session, None, replace))
+
+
+def also(c: Cluster, name: str, slots: int, version: str = "1") -> None:
+    """Another deployment of that version."""
+    c.client.deploy(name, "t", version, slots=slots)
+    wait_until(lambda: c.state(name)[0] == "answering", 60, "the deployment to answer")
+
+
+@pytest.mark.long
+def test_a_session_of_three_slots_is_imported_into_two_one_or_three(cluster: Cluster) -> None:
+    job, oracle, orders = deploy(cluster), Oracle(), random.Random(5)
+    for epoch in range(2):
+        assert counted(job.epoch(epoch, batches := events(orders))) == oracle.epoch(batches)
+    next_batches = events(orders)
+    expected = Oracle()
+    expected.counts = oracle.counts.copy()
+    answers = expected.epoch(next_batches)
+    also(cluster, "two", 2)
+    also(cluster, "one", 1)
+    for deployment, session in (("two", "q"), ("one", "q"), ("d", "copy")):
+        copied(cluster, deployment, session)
+        (listed,) = (s for s in cluster.node.api.sessions(deployment).sessions if s.session == session)
+        assert (listed.keys, listed.last_ended) == (len(oracle.counts), 1)
+        with pytest.raises(Conflict, match=f"has a session {session} already.*--replace"):
+            copied(cluster, deployment, session)
+        copied(cluster, deployment, session, replace=True)
+        another = Job(str(cluster.node.home / "node.sock"), deployment, session)
+        assert counted(another.epoch(2, next_batches)) == answers
+    with pytest.raises(Conflict, match="session q of 'two' is in use"):
+        copied(cluster, "two", "q", replace=True)
+    assert counted(job.epoch(2, next_batches)) == answers, "the first one is as it was"
+
+
+@pytest.mark.long
+def test_timers_and_event_times_are_imported_into_every_slot(cluster: Cluster) -> None:
+    deploy(cluster, source=TIMED, input={"a": "int64", "t": "timestamp[us]"}, event_time={"column": "t"})
+    node, everywhere = str(cluster.node.home / "node.sock"), list(range(128))
+    assert Job(node, times=True).epoch(0, [everywhere], 30) == [0] * 128
+    also(cluster, "two", 2)
+    copied(cluster, "two", "q")
+    job = Job(node, "two", times=True)
+    assert job.epoch(1, [[1]], 60) == [0]
+    assert sorted(job.epoch(2, [], 0)) == everywhere
 
 
 @pytest.mark.long
@@ -118,8 +168,6 @@ def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(clust
     job.epoch(0, [[1, 2, 3]])
     with pytest.raises(UsageError, match="3 key groups: expected at most as many slots, got 4"):
         cluster.client.deploy("few", "t", "1", slots=4, limits={"key_groups": 3})
-    with pytest.raises(UsageError, match="an import of state is of one slot"):
-        imported(cluster.node, "other", {1: 1}, 0)
     with pytest.raises(UsageError, match="a store is filled from one: call the operator without store="):
         cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
     migrating = "    def migrate(self, old, from_version): return old\n"

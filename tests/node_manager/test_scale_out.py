@@ -20,6 +20,7 @@ from elasticity.scaling.journal_rows import rows_of
 from node_manager.servers import access
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon
+from tests.support.keyed_node import exported
 from tests.support.keyed_slots import COUNT, Oracle, again_and_again, between, counted, events
 from tests.support.split_attempt import Job
 from udo_cli import state_file
@@ -314,10 +315,7 @@ def test_epochs_count_once_whatever_is_prepared_taken_over_stood_down_or_dies(da
 def test_a_session_that_was_imported_is_prepared_for_and_taken_over_before_its_query_goes_on(daemon: Daemon, tmp_path: Path) -> None:
     """Its record says less than one that an instance has written."""
     query, api, file = keyed(daemon), daemon.api, tmp_path / "q.state"
-    parts = api.export_state("d", "q")
-    header = next(parts).header
-    summary = state_file.write(file, header, state_file.settled(parts, header.state_version))
-    api.import_state(state_file.parts(file, summary, "d", "another", None, False))
+    api.import_state(state_file.parts(file, exported(api, file), "d", "another", None, False))
     api.prepare_scale_out("d", 2, BACKUP, 0.1)
     api.scale("d", 2)
     query.goes_on_as("another")

@@ -8,18 +8,25 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 
+from node_manager.admin.state import States
 from node_manager.manager import Manager
+from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import GROUPS, Attempt
 from tests.support.diffs import traces
-from tests.support.keyed_node import COUNT, KEYED, imported
-from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, UsageError
+from tests.support.keyed_node import COUNT, KEYED, exported, imported
+from tests.support.split_attempt import Job
+from udo_cli import state_file
+from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, StateLost, Unavailable, UsageError
+from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.pieces import StoredGroup
 
@@ -209,3 +216,40 @@ def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(da
         assert last.phase in ("done", "failed")
         assert last.phase == "done" or last.detail
         wait_until(lambda pid=server.pid: all(s.pid != pid for s in daemon.api.status().servers), 30, "another state server")  # type: ignore[misc]
+
+
+def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_is_repeated(
+    manager: Manager, api: NodeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manager.deploy("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED), {}, 60, slots=2)
+    node = str(manager.settings.socket)
+    job = Job(node)
+    assert [job.epoch(epoch, [[1, 100]]) for epoch in (0, 1)] == [[1, 1], [2, 2]]
+    file = tmp_path / "q.state"
+    summary = exported(api, file)
+    change, changed = States._change, list[int]()
+
+    def breaks(self: States, slot: Slot, *wish: Any) -> None:
+        changed.append(slot.number)
+        if len(changed) == 3:
+            raise Unavailable("the node manager was stopped")
+        change(self, slot, *wish)
+
+    def imports(session: str) -> None:
+        api.import_state(state_file.parts(file, summary, "d", session, None, False))
+
+    for session in ("left", "repeated"):
+        changed.clear()
+        monkeypatch.setattr(States, "_change", breaks)
+        with pytest.raises(Unavailable, match="was stopped"):
+            imports(session)
+        assert changed == [0, 1000, 0]
+        monkeypatch.setattr(States, "_change", change)
+    left = Job(node, session="left")
+    for epoch in (2, 1, 0):
+        with pytest.raises(StateLost):
+            left.epoch(epoch, [[1, 100]])
+        left.restart()
+    imports("repeated")
+    assert Job(node, session="repeated").epoch(1, [[1, 100]]) == [2, 2], "the last one again"
+    assert Job(node, session="repeated").epoch(2, [[1, 100]]) == [3, 3]

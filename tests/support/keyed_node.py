@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from udo_runtime.state.codec import pack
 from udo_runtime.state.groups import Group
 
 from tests.node_manager.conftest import Daemon
 from tests.support.attempt import GROUPS
+from udo_cli import state_file
+from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
 
 COUNT = """
@@ -32,3 +36,10 @@ def imported(daemon: Daemon, session: str, values: dict[int, int], last_ended: i
                 pb.StatePart(piece=pb.StatePiece(group=n, kind=kind, data=data[3:])),
             ]
     return daemon.api.import_state(iter(yielded))
+
+
+def exported(api: NodeClient, file: Path, deployment: str = "d", session: str = "q") -> state_file.Summary:
+    """Write a session to a file, as `udo state export` does."""
+    parts = api.export_state(deployment, session)
+    header = next(parts).header
+    return state_file.write(file, header, state_file.settled(parts, header.state_version))
