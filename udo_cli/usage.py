@@ -27,11 +27,13 @@ def live_nodes(api: Registry) -> Iterator[tuple[str, NodeClient | None]]:
         yield node["node"], _client(node, here)
 
 
-def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, str]]:
-    """(name, client or None, reason why it cannot be asked) of the node manager at `address` or UDO_NODE if given, else of every node that
-    the registry knows; without a registry, of this host's node only."""
+def nodes_to_ask(address: str | None, *, everywhere: bool = False) -> Iterator[tuple[str, NodeClient | None, str]]:
+    """(name, client or None, reason why it cannot be asked) of the node manager at `address` or UDO_NODE if given, unless `everywhere`.
+
+    Else of every node that the registry knows; without a registry, of this host's node only.
+    """
     settings = CliSettings()
-    if address := address or settings.node:
+    if not everywhere and (address := address or settings.node):
         yield address, remote.node(address), ""
         return
     try:
@@ -49,13 +51,15 @@ def nodes_to_ask(address: str | None) -> Iterator[tuple[str, NodeClient | None, 
         yield "node of this host", connect_node(local), ""
 
 
-def ask_all(address: str | None, ask: Callable[[NodeClient], T]) -> tuple[list[tuple[NodeClient, T]], list[str]]:
+def ask_all(
+    address: str | None, ask: Callable[[NodeClient], T], *, everywhere: bool = False
+) -> tuple[list[tuple[NodeClient, T]], list[str]]:
     """Return the answers of the nodes that could be asked, and for each other node a line with the reason.
 
     Nodes that raise NotFound are left out; NotFound if all do. Unavailable if none can be asked.
     """
     answers, silent, missing = [], [], None
-    for name, node, why in nodes_to_ask(address):
+    for name, node, why in nodes_to_ask(address, everywhere=everywhere):
         try:
             if node is None:
                 raise Unavailable(why)

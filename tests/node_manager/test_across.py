@@ -15,6 +15,7 @@ from tests.node_manager.conftest import add
 from tests.support.canaries import Watched
 from tests.support.diffs import Running
 from tests.support.keyed_node import imported
+from tests.support.node_commands import udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.split_attempt import Job
@@ -137,6 +138,24 @@ def test_a_part_of_a_session_that_is_dropped_takes_the_others_with_it(cluster: N
     cluster.daemons["a"].api.drop_state("count", "dropped", force=True)
     assert [b % 1000 for b in query.job.epoch(0, [[1, 50]])] == [1, 1]
     assert [b % 1000 for b in query.job.epoch(1, [[1, 50]])] == [2, 2]
+
+
+def test_one_command_drops_a_session_on_all_nodes(cluster: Nodes) -> None:
+    query = Query(cluster, "everywhere")
+    query.epoch("a")
+    assert "in use" in udo(cluster, "state", "drop", "count", "everywh", "--yes", code=4)
+    assert udo(cluster, "state", "drop", "count", "everywh", "--yes", "--force")["keys"] == len(query.keys)
+    assert "no session 'everywh' on any node" in udo(cluster, "state", "drop", "count", "everywh", "--yes", code=3)
+    query.restart()
+    assert [b % 1000 for b in query.job.epoch(0, [[1, 50, 100]])] == [1] * 3
+    cluster.lose("b")
+    wait_until(lambda: not next(n["live"] for n in cluster.client.nodes() if n["node"] == "b"), 60, "b to be away")
+    assert udo(cluster, "state", "drop", "count", "everywhere", "--yes", "--force")["keys"] == 2
+    cluster.start("b")
+    wait_until(lambda: cluster.offers("a", "count"), 60, "b to have its slot again")
+    assert udo(cluster, "state", "drop", "count", "everywhere", "--yes", "--force")["keys"] == 1
+    query.restart()
+    assert [b % 1000 for b in query.job.epoch(0, [[1, 50, 100]])] == [1] * 3
 
 
 def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(cluster: Nodes) -> None:

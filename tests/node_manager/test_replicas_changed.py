@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from node_manager.servers import access
 from tests.conftest import bound, wait_until
+from tests.support.node_commands import udo
 from tests.support.node_query import Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
 from tests.support.seeds import seeds
-from udo_cli.main import cli
 from udo_protocol.queue import keys
 
 pytestmark = pytest.mark.long
@@ -28,15 +25,6 @@ def cluster() -> Iterator[Nodes]:
     """Three nodes with the slots of `count`, and one of `one`, each with a replica."""
     with replicated() as made:
         yield made
-
-
-def udo(c: Nodes, *words: object, code: int = 0) -> Any:
-    """A command that asks node a; its JSON, or what it printed if it ends with another code."""
-    env = {"REGISTRY": c.registry.url, "TOKEN_FILE": str(c.registry.data / "token"), "NODE": c.address("a"), "TLS": str(c.tls.ca.parent)}
-    json_too = [] if code else ["--json"]
-    done = CliRunner().invoke(cli, [*map(str, words), *json_too], env={f"UDO_{name}": value for name, value in env.items()})
-    assert done.exit_code == code, done.output
-    return done.output if code else json.loads(done.stdout)
 
 
 def held(c: Nodes) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base, completing
-from udo_protocol.errors import NotFound, UsageError
+from udo_protocol.errors import NotFound, Unavailable, UsageError
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
@@ -190,22 +191,29 @@ def import_(
 @base.node_option
 @base.json_option
 def drop(deployment: str, session: str, force: bool, yes: bool, address: str | None, as_json: bool) -> None:
-    """Delete a session. Its query begins with empty state or, after its first epoch, fails with StateLost."""
-    from udo_cli import output, remote
+    """Delete a session. Its query begins with empty state or, after its first epoch, fails with StateLost.
 
-    node = remote.node(address)
-    found = _session(node, deployment, session)
+    Of a deployment over nodes on every node that has a part of it, or on the one given.
+    """
+    from udo_cli import output
+
+    nodes, silent = _having(deployment, address)
+    where = "on any node that could be asked" if len(nodes) > 1 else "on this node"
+    name = _one(deployment, session, sorted({s.session for _, sessions in nodes for s in sessions}), where)
+    parts = [(node, s) for node, sessions in nodes for s in sessions if s.session == name]
+    keys = sum(s.keys for _, s in parts)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(
-                f"{found.keys} keys of session {found.session} would be deleted, and there is no terminal to confirm; use --yes"
-            )
-        click.confirm(f"Delete the {found.keys} keys of session {found.session} of {deployment}?", abort=True, err=True)
-    reply = node.drop_state(deployment, found.session, force=force)
+            raise UsageError(f"{keys} keys of session {name} would be deleted, and there is no terminal to confirm; use --yes")
+        click.confirm(f"Delete the {keys} keys of session {name} of {deployment}?", abort=True, err=True)
+    replies = [node.drop_state(deployment, name, force=force) for node, _ in parts]
+    for line in silent:
+        output.say(f"{line}. What it has of the session is given to no query; to remove it, repeat the command when it can be asked")
+    dropped = {"keys": sum(r.keys for r in replies), "bytes": sum(r.bytes for r in replies)}
     if as_json:
-        output.emit({"deployment": deployment, "dropped": found.session, "keys": reply.keys, "bytes": reply.bytes})
+        output.emit({"deployment": deployment, "dropped": name, **dropped})
     else:
-        click.echo(f"{deployment}: session {found.session} dropped, {reply.keys} keys")
+        click.echo(f"{deployment}: session {name} dropped, {dropped['keys']} keys")
 
 
 @command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
@@ -229,6 +237,24 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
         output.emit({"deployment": deployment, "released": found, "node": former})
     else:
         click.echo(f"{deployment}: session {found} released from node {former}")
+
+
+def _having(deployment: str, address: str | None) -> tuple[list[tuple[NodeClient, list[pb.StateSession]]], list[str]]:
+    """Nodes, with their sessions of the deployment: over nodes all of them, or the one given; and a line for each that cannot be asked."""
+    from udo_cli import over_nodes, remote, usage
+
+    def sessions(node: NodeClient) -> list[pb.StateSession]:
+        return list(node.sessions(deployment).sessions)
+
+    placed = False
+    if not address:
+        with contextlib.suppress(NotFound, Unavailable), remote.registry() as api:  # else it is this node's alone
+            placed = over_nodes.is_keyed_over(api.deployment(deployment))
+    if placed:
+        answers, silent = usage.ask_all(None, sessions, everywhere=True)
+        return answers, silent
+    node = remote.node(address)
+    return [(node, sessions(node))], []
 
 
 def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:

@@ -1,0 +1,20 @@
+"""Commands on a platform of several nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+
+from tests.support.nodes import Nodes
+from udo_cli.main import cli
+
+
+def udo(c: Nodes, *words: object, code: int = 0) -> Any:
+    """A command that asks node a; its JSON, or what it printed if it ends with another code."""
+    env = {"REGISTRY": c.registry.url, "TOKEN_FILE": str(c.registry.data / "token"), "NODE": c.address("a"), "TLS": str(c.tls.ca.parent)}
+    json_too = [] if code else ["--json"]
+    done = CliRunner().invoke(cli, [*map(str, words), *json_too], env={f"UDO_{name}": value for name, value in env.items()})
+    assert done.exit_code == code, done.output
+    return done.output if code else json.loads(done.stdout)
