@@ -321,8 +321,7 @@ class NodeClient:
         return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
 
     def record(self, deployment: str, for_s: float, frames: int = 0, slot: int | None = None) -> Iterator[pb.RecordPart]:
-        """Record the frames that one of its slots (None: its only one) answers for `for_s` seconds, at most `frames` (0: no bound); closing
-        the iterator ends it early."""
+        """Record what a slot (None: the only one) answers for `for_s` seconds, at most `frames` (0: all). Close it to end it early."""
         request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames, slot=slot)
         return self._stream("Record", request, for_s + _RECORD_MARGIN_S)
 
