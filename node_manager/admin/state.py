@@ -87,19 +87,20 @@ class States:
             return [("", {"last_ended": None, "run": 0, "bytes": 0, "at": 0.0, "broken": str(e)})]
 
     @contextlib.contextmanager
-    def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, Iterator[tuple[int, StoredGroup]]]]:
-        """Yield the session as the slots' newest checkpoints leave it at one moment, however long it is read: info, manifest and groups.
+    def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, list[str], Iterator[tuple[int, StoredGroup]]]]:
+        """Yield the session as the newest checkpoints of this node's slots leave it at one moment, however long it is read: info, manifest,
+        what the checkpoints cover, and groups.
 
         The partitions' highest event times (groups below 0) are in every slot; the first one's are given. NotFound lists similar names.
         """
         deployment = self._manager.deployments.find(name)
         first, manifest = keyed(deployment)
-        deployment.require_not_over_nodes("an export of state")
         pin = f"export-{secrets.token_hex(4)}"
         with self._connected() as (state, queue), contextlib.ExitStack() as pins:
             with self._manager.moves.none_during(name):
                 pins.enter_context(savepoints.made(state, [slot.prefix for slot in deployment.own], pin))
             info = self._whole(state, queue, deployment, session, pin)
+            covers = [checkpoints.pinned_checkpoint(state, slot.prefix, pin) for slot in deployment.own]
             leases = [savepoints.holding(state, slot.prefix, pin) for slot in deployment.own]
 
             def hold() -> None:
@@ -111,7 +112,7 @@ class States:
                     read = pieces.read(state, slot.prefix, session, pin, between=hold)
                     yield from ((n, group) for n, group in read if n >= 0 or slot is first)
 
-            yield info, manifest, groups()
+            yield info, manifest, [f"{c.seq} {c.run_id}" for c in covers], groups()
 
     def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
         """Remove a session for good; return its record. Conflict while it is in use, unless forced: then its query fails.

@@ -24,6 +24,7 @@ from node_manager.rpc import control_service, dead_service, move_service, record
 from node_manager.rpc.forwarding import Forwarding
 from node_manager.rpc.lane_across import open_across
 from node_manager.rpc.slot_status import connected, group_map_of, look, slot_stats, slot_status
+from node_manager.rpc.state_across import export_across
 from node_manager.rpc.wire import stream, unary
 from udo_protocol import supervised
 from udo_protocol.errors import NodeAway, NotFound, Unavailable, UsageError
@@ -298,7 +299,16 @@ class NodeService(rpc.NodeManagerServicer):
 
     @stream
     def StateExport(self, request: pb.StateExportRequest, context: grpc.ServicerContext) -> Iterator[pb.StatePart]:
-        return state_service.exported(self._states, request.deployment, request.session)
+        name, session, me, across = request.deployment, request.session, self._manager.settings.node, self._manager.across
+
+        def there(node: str) -> Iterator[pb.StatePart]:
+            if node == me:
+                return state_service.exported(self._states, name, session)
+            return across.connect(node).export_state(name, session, here=True)
+
+        if across.find(name) is None or request.here:
+            return there(me)
+        return export_across(across, name, session, there)
 
     @unary
     def StateImport(self, request: Iterator[pb.StatePart], context: grpc.ServicerContext) -> pb.StateImportReply:

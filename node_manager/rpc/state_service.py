@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from node_manager.admin.state import Info, States, keyed, require_fit
 from node_manager.manager import Manager
@@ -41,8 +41,8 @@ def _session(s: Info) -> pb.StateSession:
 
 def exported(states: States, deployment: str, session: str) -> Iterator[pb.StatePart]:
     """Yield the parts of a session."""
-    with states.pinned(deployment, session) as (info, manifest, groups):
-        yield _header(info, manifest)
+    with states.pinned(deployment, session) as (info, manifest, covers, groups):
+        yield _header(info, manifest, covers)
         for number, group in groups:
             yield from pieces(number, pb.StatePiece.META, group.meta)
             if group.base is not None:
@@ -51,7 +51,7 @@ def exported(states: States, deployment: str, session: str) -> Iterator[pb.State
                 yield from pieces(number, pb.StatePiece.DELTA, delta)
 
 
-def _header(info: Info, manifest: Manifest) -> pb.StatePart:
+def _header(info: Info, manifest: Manifest, covers: Sequence[str]) -> pb.StatePart:
     header = pb.StateHeader(
         deployment=info.deployment,
         session=info.session,
@@ -63,6 +63,7 @@ def _header(info: Info, manifest: Manifest) -> pb.StatePart:
         last_ended=info.record["last_ended"],
         keys=info.record.get("keys", 0),
         bytes=info.record["bytes"],
+        covers=covers,
     )
     return pb.StatePart(header=header)
 

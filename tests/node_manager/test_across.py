@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from udo_runtime.state.codec import unpack
 
-from tests.conftest import patience, wait_until
+from tests.conftest import bound, patience, wait_until
 from tests.node_manager.conftest import add
 from tests.support.canaries import Watched
 from tests.support.diffs import Running
@@ -19,6 +22,7 @@ from tests.support.node_commands import udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.split_attempt import Job
+from udo_cli import state_file
 from udo_protocol.errors import Conflict, SlotsAway, StateElsewhere, UdoError, UsageError
 
 pytestmark = pytest.mark.long
@@ -145,7 +149,7 @@ def test_one_command_drops_a_session_on_all_nodes(cluster: Nodes) -> None:
     query.epoch("a")
     assert "in use" in udo(cluster, "state", "drop", "count", "everywh", "--yes", code=4)
     assert udo(cluster, "state", "drop", "count", "everywh", "--yes", "--force")["keys"] == len(query.keys)
-    assert "no session 'everywh' on any node" in udo(cluster, "state", "drop", "count", "everywh", "--yes", code=3)
+    assert "no session 'everywh'; there are" in udo(cluster, "state", "drop", "count", "everywh", "--yes", code=3)
     query.restart()
     assert [b % 1000 for b in query.job.epoch(0, [[1, 50, 100]])] == [1] * 3
     cluster.lose("b")
@@ -156,6 +160,35 @@ def test_one_command_drops_a_session_on_all_nodes(cluster: Nodes) -> None:
     assert udo(cluster, "state", "drop", "count", "everywhere", "--yes", "--force")["keys"] == 1
     query.restart()
     assert [b % 1000 for b in query.job.epoch(0, [[1, 50, 100]])] == [1] * 3
+
+
+def test_a_session_is_exported_as_it_is_at_one_moment_while_its_query_goes_on(cluster: Nodes) -> None:
+    query, stop, history = Query(cluster, "exported"), threading.Event(), list[Counter[int]]()
+
+    def run() -> None:
+        while not stop.is_set():
+            query.epoch("a")
+            history.append(query.counts.copy())
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        wait_until(lambda: len(history) > 2, 30, "epochs")
+        found = []
+        for node in "abc" * 3:
+            parts = cluster.daemons[node].api.export_state("count", "exported")
+            header = next(parts).header
+            found.append((header, list(state_file.settled(parts, header.state_version))))
+        stop.set()
+        running.result(bound(60))
+    assert len({header.last_ended for header, _ in found}) > 1, "the query went on meanwhile"
+    for header, groups in found:
+        assert [g.group for g in sorted(groups, key=lambda g: g.group)] == list(range(128))
+        for g in groups:
+            counted = {unpack(key): unpack(value)["n"] for key, value in g.values.items()}
+            last = header.last_ended
+            assert counted in [{a: n for a, n in history[e].items() if a % 128 == g.group} for e in (last, last - 1)], (last, g)
+    shown = udo(cluster, "state", "show", "count", "exp", "--key", "7")
+    assert shown["keys"] == len(query.keys) and shown["entries"] == [{"key": 7, "state": {"n": query.counts[7]}, "group": 7}]
 
 
 def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(cluster: Nodes) -> None:
@@ -214,8 +247,6 @@ def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster:
     for name in ("count", "add"):
         with pytest.raises(UsageError, match="expected mode off or advise, since its slots are spread over nodes"):
             cluster.client.scale(name, elasticity={"mode": "auto"})
-    with pytest.raises(UsageError, match="has 3 slots, 2 of them on this node"):
-        next(cluster.daemons["a"].api.export_state("count", "q"))  # udo state export, udo state show, udo push --check
     with pytest.raises(UsageError, match="has 3 slots, 2 of them on this node.* an import of state"):
         imported(cluster.daemons["a"], "q", {1: 1}, 0, deployment="count")
     with pytest.raises(UsageError, match="keeps its state in 3 slots"):

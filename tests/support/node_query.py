@@ -29,7 +29,7 @@ class Query:
     """A query of its own on the deployment `count`, whose tasks run on any of the nodes."""
 
     def __init__(self, cluster: Nodes, session: str) -> None:
-        self._cluster, self._counts, self._epoch = cluster, Counter[int](), -1
+        self._cluster, self.counts, self._epoch = cluster, Counter[int](), -1
         self.orders = random.Random(session)
         self.version = int(cluster.client.deployment("count")["version"])
         self._jobs = [Job("", "count", session, tls=cluster.tls) for _ in range(PARTITIONS)]
@@ -83,7 +83,7 @@ class Query:
     @property
     def keys(self) -> set[int]:
         """Those that there have been events of."""
-        return set(self._counts)
+        return set(self.counts)
 
     def restart(self) -> None:
         """The query is started again."""
@@ -107,8 +107,8 @@ class Query:
         batches = [[self.orders.randrange(300) for _ in range(100)] for _ in range(3)]
         expected = []
         for a in (a for batch in batches for a in batch):
-            self._counts[a] += 1
-            expected.append(self._counts[a])
+            self.counts[a] += 1
+            expected.append(self.counts[a])
         return batches, expected
 
 

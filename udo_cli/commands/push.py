@@ -71,7 +71,7 @@ def command(
     at most. Layers that the registry has are not sent again. With --image only operator.toml is taken from DIRECTORY; such
     an operator needs nodes with the Docker driver.
     """
-    from udo_cli import output, remote
+    from udo_cli import output
     from udo_cli.packing import archive, bases, build, image, layers, migration, provenance, tried
     from udo_cli.packing.requirements import current_target
     from udo_cli.packing.upload import upload
@@ -110,7 +110,7 @@ def command(
                 else:
                     output.say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
                 if deployment:
-                    migration.check(manifest, code, built.dependencies, remote.node(), deployment, output.say)
+                    migration.check(manifest, code, built.dependencies, deployment, output.say)
         if api is not None and not dry_run:
             upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from datetime import UTC, datetime
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base, completing
-from udo_protocol.errors import NotFound, Unavailable, UsageError
+from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
 if TYPE_CHECKING:
     from udo_cli.state_file import Summary
-    from udo_protocol.node.api import NodeClient
     from udo_protocol.proto import node_manager_pb2 as pb
 
 EXAMPLES = """
@@ -95,18 +93,17 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     """
     from itertools import islice
 
-    from udo_cli import output, remote, state_file, state_text
+    from udo_cli import output, remote, sessions, state_file, state_text
 
-    node = remote.node(address)
-    found = _session(node, deployment, session)
-    parts = node.export_state(deployment, found.session)
+    found, _ = sessions.find(deployment, session, address)
+    parts = remote.node(address).export_state(deployment, found.name)
     version = next(parts).header.state_version
     entries = list(islice(state_text.entries(state_file.settled(parts, version, former=True), key), limit))
     parts.close()  # type: ignore[attr-defined]
     if key is not None and not entries:
-        raise NotFound(f"session {found.session} of {deployment!r} has no key {key}; it has {found.keys} keys: udo state show {deployment}")
+        raise NotFound(f"session {found.name} of {deployment!r} has no key {key}; it has {found.keys} keys: udo state show {deployment}")
     if as_json:
-        output.emit({"deployment": deployment, "session": found.session, "keys": found.keys, "entries": entries})
+        output.emit({"deployment": deployment, "session": found.name, "keys": found.keys, "entries": entries})
         return
     for entry in entries:
         click.echo(json.dumps(entry))
@@ -127,23 +124,22 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
     In the middle of a micro-batch some partitions have completed it and others have not. Such a file is for the same query, which processes
     that micro-batch again. The command says so.
     """
-    from udo_cli import output, remote, state_file
+    from udo_cli import output, remote, sessions, state_file
     from udo_protocol.errors import Conflict
 
     if file.exists() and not force:
         raise Conflict(f"{file} exists; overwrite it with --force")
-    node = remote.node(address)
-    found = _session(node, deployment, session)
-    if not found.HasField("last_ended"):
-        raise Conflict(f"session {found.session} of {deployment!r} holds nothing yet: none of its epochs has ended")
-    parts = node.export_state(deployment, found.session)
+    found, _ = sessions.find(deployment, session, address)
+    if found.last_ended is None:
+        raise Conflict(f"session {found.name} of {deployment!r} holds nothing yet: none of its epochs has ended")
+    parts = remote.node(address).export_state(deployment, found.name)
     header = next(parts).header
     summary = state_file.write(file, header, state_file.settled(parts, header.state_version))
     if as_json:
         output.emit({"file": str(file), **summary.header, "keys": summary.keys, "bytes": summary.bytes, "groups_behind": summary.behind})
     else:
         epoch = summary.header["last_ended"]
-        click.echo(f"{file}: {summary.keys} keys, {output.size(summary.bytes)}, session {found.session} up to epoch {epoch}")
+        click.echo(f"{file}: {summary.keys} keys, {output.size(summary.bytes)}, session {found.name} up to epoch {epoch}")
     if summary.behind:
         output.say(f"{_behind(summary)}: the file is for the same query, which processes that epoch again, and not for --start-epoch")
 
@@ -195,25 +191,21 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
 
     Of a deployment over nodes on every node that has a part of it, or on the one given.
     """
-    from udo_cli import output
+    from udo_cli import output, sessions
 
-    nodes, silent = _having(deployment, address)
-    where = "on any node that could be asked" if len(nodes) > 1 else "on this node"
-    name = _one(deployment, session, sorted({s.session for _, sessions in nodes for s in sessions}), where)
-    parts = [(node, s) for node, sessions in nodes for s in sessions if s.session == name]
-    keys = sum(s.keys for _, s in parts)
+    found, silent = sessions.find(deployment, session, address)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"{keys} keys of session {name} would be deleted, and there is no terminal to confirm; use --yes")
-        click.confirm(f"Delete the {keys} keys of session {name} of {deployment}?", abort=True, err=True)
-    replies = [node.drop_state(deployment, name, force=force) for node, _ in parts]
+            raise UsageError(f"{found.keys} keys of session {found.name} would be deleted, and there is no terminal to confirm; use --yes")
+        click.confirm(f"Delete the {found.keys} keys of session {found.name} of {deployment}?", abort=True, err=True)
+    replies = [node.drop_state(deployment, found.name, force=force) for node in found.nodes]
     for line in silent:
         output.say(f"{line}. What it has of the session is given to no query; to remove it, repeat the command when it can be asked")
     dropped = {"keys": sum(r.keys for r in replies), "bytes": sum(r.bytes for r in replies)}
     if as_json:
-        output.emit({"deployment": deployment, "dropped": name, **dropped})
+        output.emit({"deployment": deployment, "dropped": found.name, **dropped})
     else:
-        click.echo(f"{deployment}: session {name} dropped, {dropped['keys']} keys")
+        click.echo(f"{deployment}: session {found.name} dropped, {dropped['keys']} keys")
 
 
 @command.command("release", examples="udo state release visits 1f2e\nudo state release visits 1f2e --force --json")
@@ -227,10 +219,10 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
     The next node on which the query runs, or on which the session is imported, becomes its home. State that the former home still
     has is no longer used.
     """
-    from udo_cli import output, remote
+    from udo_cli import output, remote, sessions
 
     with remote.registry() as api:
-        found = _one(deployment, session, [m["session"] for m in api.group_maps(deployment) if m["node"]], "with a home")
+        found = sessions.only(deployment, session, [m["session"] for m in api.group_maps(deployment) if m["node"]], " with a home")
         former = next(", ".join(m["nodes"]) for m in api.group_maps(deployment) if m["session"] == found)
         api.release(deployment, found, force=force)
     if as_json:
@@ -239,44 +231,9 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
         click.echo(f"{deployment}: session {found} released from node {former}")
 
 
-def _having(deployment: str, address: str | None) -> tuple[list[tuple[NodeClient, list[pb.StateSession]]], list[str]]:
-    """Nodes, with their sessions of the deployment: over nodes all of them, or the one given; and a line for each that cannot be asked."""
-    from udo_cli import over_nodes, remote, usage
-
-    def sessions(node: NodeClient) -> list[pb.StateSession]:
-        return list(node.sessions(deployment).sessions)
-
-    placed = False
-    if not address:
-        with contextlib.suppress(NotFound, Unavailable), remote.registry() as api:  # else it is this node's alone
-            placed = over_nodes.is_keyed_over(api.deployment(deployment))
-    if placed:
-        answers, silent = usage.ask_all(None, sessions, everywhere=True)
-        return answers, silent
-    node = remote.node(address)
-    return [(node, sessions(node))], []
-
-
-def _session(node: NodeClient, deployment: str, text: str) -> pb.StateSession:
-    """The session with that name, or the only one with that prefix."""
-    there = {s.session: s for s in node.sessions(deployment).sessions}
-    return there[_one(deployment, text, list(there), "on this node")]
-
-
 def _behind(summary: Summary) -> str:
     header = summary.header
     return f"{summary.behind} of {header['key_groups']} key groups have not completed epoch {header['last_ended']}"
-
-
-def _one(deployment: str, text: str, there: list[str], where: str) -> str:
-    """The name among `there` that equals `text`, or the only one with that prefix. NotFound; UsageError if there are several."""
-    near = [text] if text in there else [s for s in there if s.startswith(text)]
-    if len(near) == 1:
-        return near[0]
-    if near:
-        raise UsageError(f"ambiguous prefix {text!r} of sessions of {deployment!r}: {', '.join(near)}")
-    names = ", ".join(there[:5]) or "none"
-    raise NotFound(f"deployment {deployment!r} has no session {text!r} {where}; there are: {names}. List them with: udo state ls")
 
 
 def _row(node: str, s: pb.StateSession) -> dict[str, Any]:

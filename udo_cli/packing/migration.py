@@ -8,33 +8,34 @@ from pathlib import Path
 
 import msgpack
 
-from udo_cli import state_file
+from udo_cli import remote, sessions, state_file
 from udo_cli.packing import isolated
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest
-from udo_protocol.node.api import NodeClient
 
 
-def check(manifest: Manifest, code: Path, dependencies: Path | None, node: NodeClient, deployment: str, say: Callable[[str], None]) -> int:
-    """Migrate a copy of all sessions' states on the node, as they are and as they were before their last epoch; return the number of keys.
+def check(manifest: Manifest, code: Path, dependencies: Path | None, deployment: str, say: Callable[[str], None]) -> int:
+    """Migrate a copy of all sessions' states on this node (over nodes: on all), as they are and as they were before their last epoch.
+
+    Returns the number of keys.
 
     SchemaError if the operator does not migrate from the state's version, OperatorError with migrate()'s traceback and the key if it fails.
     """
     if not manifest.key:
         raise UsageError(f"{manifest.reference} keeps no state (it declares no key): there is nothing to check against {deployment}")
-    keys = 0
-    for s in node.sessions(deployment).sessions:
-        if not s.HasField("last_ended"):
+    keys, node = 0, remote.node()
+    for s in sessions.there(deployment, None)[0]:
+        if s.last_ended is None:
             continue
-        parts = node.export_state(deployment, s.session)
+        parts = node.export_state(deployment, s.name)
         header = next(parts).header
         if header.state_version == manifest.state_version:
-            say(f"session {s.session}: state version {header.state_version}, nothing to migrate")
+            say(f"session {s.name}: state version {header.state_version}, nothing to migrate")
             continue
         if header.state_version not in manifest.migrates_from:
             takes = ", ".join(map(str, manifest.migrates_from)) or "nothing"
             raise SchemaError(
-                f"session {s.session} of {deployment} has state of version {header.state_version}; {manifest.reference} reads "
+                f"session {s.name} of {deployment} has state of version {header.state_version}; {manifest.reference} reads "
                 f"{manifest.state_version} and migrates from {takes} (migrates_from in operator.toml)"
             )
         with tempfile.NamedTemporaryFile(prefix="udo-state-") as file:
@@ -47,5 +48,5 @@ def check(manifest: Manifest, code: Path, dependencies: Path | None, node: NodeC
                 keys += group.keys
             file.flush()
             isolated.migrate(manifest, code, dependencies, header.state_version, Path(file.name))
-        say(f"session {s.session}: {s.keys} keys migrate from state version {header.state_version} to {manifest.state_version}")
+        say(f"session {s.name}: {s.keys} keys migrate from state version {header.state_version} to {manifest.state_version}")
     return keys

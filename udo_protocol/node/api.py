@@ -307,9 +307,9 @@ class NodeClient:
         """Keyed sessions of a deployment; of all deployments by default."""
         return self._call("StateList", pb.StateListRequest(deployment=deployment), _MARGIN_S)  # type: ignore[no-any-return]
 
-    def export_state(self, deployment: str, session: str, timeout_s: float = 600.0) -> Iterator[pb.StatePart]:
+    def export_state(self, deployment: str, session: str, timeout_s: float = 600.0, *, here: bool = False) -> Iterator[pb.StatePart]:
         """The state of a session at its newest checkpoint: a header, then the pieces of its groups."""
-        return self._stream("StateExport", pb.StateExportRequest(deployment=deployment, session=session), timeout_s)
+        return self._stream("StateExport", pb.StateExportRequest(deployment=deployment, session=session, here=here), timeout_s)
 
     def import_state(self, parts: Iterator[pb.StatePart], timeout_s: float = 600.0) -> pb.StateImportReply:
         """Write a session: a header, then pieces. Conflict while it is in use, or if it exists and is not to be replaced."""

@@ -716,12 +716,14 @@ class StateSession(_message.Message):
     def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., session: _Optional[str] = ..., last_ended: _Optional[int] = ..., run: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., changed_at: _Optional[float] = ..., lanes: _Optional[int] = ..., used_at: _Optional[float] = ..., in_use: _Optional[bool] = ..., broken: _Optional[str] = ...) -> None: ...
 
 class StateExportRequest(_message.Message):
-    __slots__ = ("deployment", "session")
+    __slots__ = ("deployment", "session", "here")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     session: str
-    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+    here: bool
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., here: _Optional[bool] = ...) -> None: ...
 
 class StatePart(_message.Message):
     __slots__ = ("header", "piece")
@@ -732,7 +734,7 @@ class StatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[StateHeader, _Mapping]] = ..., piece: _Optional[_Union[StatePiece, _Mapping]] = ...) -> None: ...
 
 class StateHeader(_message.Message):
-    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace")
+    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace", "covers")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -744,6 +746,7 @@ class StateHeader(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    COVERS_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     session: str
     operator: str
@@ -755,7 +758,8 @@ class StateHeader(_message.Message):
     keys: int
     bytes: int
     replace: bool
-    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ...) -> None: ...
+    covers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ..., covers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")

@@ -1,0 +1,143 @@
+"""The export of a session whose slots are on several nodes, at one moment: the called node asks the others and combines their parts.
+
+Each node pins its slots' newest checkpoints. When all have, each is asked once more: if a node's newest checkpoints are still those that it
+has pinned, they were so at the moment between the two rounds, which is the same for all. Otherwise all pin anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Full, Queue
+from threading import Event
+
+from node_manager.deployments.across import Across
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, NodeAway, Unavailable
+from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.state.placement import Placement
+
+Parts = Iterator[pb.StatePart]
+# (node) -> the export of the slots that it has.
+Export = Callable[[str], Parts]
+# A query whose slots make checkpoints more often than two rounds take lets none of these tries succeed.
+_TRIES, _PAUSE_S = 50, 0.02
+# Key groups of a node that wait to be sent on: a node whose turn comes late has to go on reading, or loses its pin.
+_WAITING, _LOOK_S = 4, 0.2
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """The export of one node's slots, whose header has been read."""
+
+    node: str
+    header: pb.StateHeader
+    parts: Parts
+
+
+def export_across(across: Across, name: str, session: str, export: Export) -> Parts:
+    """Yield the session's parts, of all nodes. Conflict if groups move, or no moment is found at which no slot makes a checkpoint."""
+    for _ in range(_TRIES):
+        placed = across.find(name)
+        if placed is None or placed.moving is not None:
+            raise Conflict(f"key groups of deployment {name!r} are being moved between nodes: try again when that is done")
+        with ExitStack() as open_parts:
+            pinned = _all_pinned(placed, export, open_parts)
+            if _at_one_moment(placed, pinned, export) and across.find(name) == placed:
+                open_parts.pop_all()  # its readers close them
+                yield _header(pinned)
+                yield from _groups(pinned)
+                return
+        time.sleep(_PAUSE_S)
+    raise Conflict(
+        f"the slots of {name!r} make checkpoints too often for session {session} to be read on all nodes at one moment: try again while "
+        "its queries make a pause"
+    )
+
+
+def _all_pinned(placed: Placement, export: Export, until: ExitStack) -> list[_Pinned]:
+    return [_pinned(placed, node, export, until) for node in dict.fromkeys(placed.nodes)]
+
+
+def _pinned(placed: Placement, node: str, export: Export, until: ExitStack) -> _Pinned:
+    with _naming(placed, node):
+        parts = export(node)
+        until.callback(parts.close)  # type: ignore[attr-defined]
+        return _Pinned(node, next(parts).header, parts)
+
+
+@contextmanager
+def _naming(placed: Placement, node: str) -> Iterator[None]:
+    """Say in a node's errors which slots are there."""
+    try:
+        yield
+    except (NodeAway, Unavailable) as e:
+        slots = ", ".join(str(k) for k, n in enumerate(placed.nodes) if n == node)
+        raise type(e)(f"the session's slots {slots} of {len(placed.nodes)} are on node {node}: {e}") from e
+
+
+def _at_one_moment(placed: Placement, pinned: list[_Pinned], export: Export) -> bool:
+    for each in pinned:
+        with ExitStack() as open_parts:
+            again = _pinned(placed, each.node, export, open_parts).header
+        if (list(again.covers), again.last_ended) != (list(each.header.covers), each.header.last_ended):
+            return False
+    return True
+
+
+def _header(pinned: list[_Pinned]) -> pb.StatePart:
+    whole = pb.StateHeader()
+    whole.CopyFrom(pinned[0].header)
+    ended = [p.header.last_ended for p in pinned if p.header.HasField("last_ended")]
+    if ended:
+        whole.last_ended = max(ended)
+    whole.keys, whole.bytes = sum(p.header.keys for p in pinned), sum(p.header.bytes for p in pinned)
+    return pb.StatePart(header=whole)
+
+
+def _groups(pinned: list[_Pinned]) -> Parts:
+    """The groups of all nodes, read from all at once. Groups below 0, which every slot has, are those of the first node."""
+    arrived: Queue[list[pb.StatePart] | BaseException | None] = Queue(_WAITING)
+    over = Event()
+
+    def put(found: list[pb.StatePart] | BaseException | None) -> None:
+        while not over.is_set():
+            with suppress(Full):
+                arrived.put(found, timeout=_LOOK_S)
+                return
+
+    def read(each: _Pinned) -> None:
+        group: list[pb.StatePart] = []
+        try:
+            for part in each.parts:
+                if over.is_set():
+                    break
+                if group and part.piece.group != group[0].piece.group:
+                    put(group)
+                    group = []
+                if part.piece.group >= 0 or each is pinned[0]:
+                    group.append(part)
+            put(group)
+            put(None)
+        except BaseException as e:
+            put(e)
+        finally:
+            each.parts.close()  # type: ignore[attr-defined]
+
+    left = len(pinned)
+    try:
+        for each in pinned:
+            supervised.once("state-export", partial(read, each))
+        while left:
+            found = arrived.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                left -= 1
+            else:
+                yield from found
+    finally:
+        over.set()
