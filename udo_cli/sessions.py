@@ -13,7 +13,7 @@ from udo_protocol.proto import node_manager_pb2 as pb
 
 
 @dataclass(frozen=True)
-class Session:
+class PlacedSession:
     """`last_ended`: None if no epoch has ended. `nodes`: those that have a part of it."""
 
     name: str
@@ -22,7 +22,7 @@ class Session:
     nodes: list[NodeClient]
 
 
-def there(deployment: str, address: str | None) -> tuple[list[Session], list[str]]:
+def there(deployment: str, address: str | None) -> tuple[list[PlacedSession], list[str]]:
     """The sessions on this node, or the one at `address`, by name; over nodes on all, and a line for each that could not be asked."""
     placed = False
     if not address:
@@ -35,7 +35,7 @@ def there(deployment: str, address: str | None) -> tuple[list[Session], list[str
     return _merged([(node, _sessions(node, deployment))]), []
 
 
-def find(deployment: str, text: str, address: str | None) -> tuple[Session, list[str]]:
+def find(deployment: str, text: str, address: str | None) -> tuple[PlacedSession, list[str]]:
     """The session with that name, or the only one with that prefix, as `there`."""
     found, silent = there(deployment, address)
     known = {s.name: s for s in found}
@@ -57,11 +57,11 @@ def _sessions(node: NodeClient, deployment: str) -> list[pb.StateSession]:
     return list(node.sessions(deployment).sessions)
 
 
-def _merged(answers: Iterable[tuple[NodeClient, list[pb.StateSession]]]) -> list[Session]:
-    found: dict[str, Session] = {}
+def _merged(answers: Iterable[tuple[NodeClient, list[pb.StateSession]]]) -> list[PlacedSession]:
+    found: dict[str, PlacedSession] = {}
     for node, sessions in answers:
         for s in sessions:
-            before = found.get(s.session, Session(s.session, 0, None, []))
+            before = found.get(s.session, PlacedSession(s.session, 0, None, []))
             ended = [n for n in (before.last_ended, s.last_ended if s.HasField("last_ended") else None) if n is not None]
-            found[s.session] = Session(s.session, before.keys + s.keys, max(ended, default=None), [*before.nodes, node])
+            found[s.session] = PlacedSession(s.session, before.keys + s.keys, max(ended, default=None), [*before.nodes, node])
     return [found[name] for name in sorted(found)]
