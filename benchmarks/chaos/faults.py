@@ -32,7 +32,6 @@ DIFF, RECORDING = "diff", "recording"
 # Instead of a fault: what lives for a second has no figures, and without figures controllers do nothing.
 NOTHING = "nothing"
 WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
-_OF_ONE_SLOT = {CANARY, DIFF, RECORDING, BACK_KEPT}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER)
@@ -46,7 +45,7 @@ _WHILE_STOPPED_S = 5.0
 
 def weights_of(slots: int, weights: dict[str, float]) -> dict[str, float]:
     """As far as these faults befall deployments with so many slots; with several there are more."""
-    return weights if slots == 1 else several(weights, _OF_ONE_SLOT)
+    return weights if slots == 1 else several(weights, {BACK_KEPT})
 
 
 @dataclass(frozen=True)

@@ -72,5 +72,5 @@ def mapped(node: NodeClient, deployment: str) -> list[int]:
 
 
 def several(weights: Mapping[str, float], of_one_slot: set[str]) -> dict[str, float]:
-    """Of these faults those that befall a deployment with several slots, and its own; `of_one_slot` are refused there."""
+    """Of these faults those that befall a deployment with several slots, and its own; `of_one_slot` is refused there."""
     return {kind: weight for kind, weight in weights.items() if kind not in of_one_slot} | WEIGHTS

@@ -27,7 +27,7 @@ from benchmarks.chaos.kinds import HISTORY, Kind
 from benchmarks.chaos.stops import INSTANCE, MANAGER
 from node_manager.servers import access
 from node_manager.servers.binaries import Role
-from udo_protocol.errors import UdoError
+from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.formats import manifest as manifests
 from udo_protocol.limits import DEFAULT
 from udo_protocol.node.api import connect_node
@@ -190,15 +190,16 @@ class ChaosNode:
         return "it did not begin" if measured is None else Tried(measured)
 
     def compare(self, name: str, version: str, for_s: float) -> Measured:
-        """A diff of this version."""
+        """A diff of this version, up to a move of key groups, which ends it."""
         report: dict[str, float] = {}
-        for event in self.api.diff(name, version, self._digests[self._kinds[name].operator, version], for_s=for_s, examples=0):
-            report = json.loads(event.report_json)
+        with contextlib.suppress(Conflict):
+            for event in self.api.diff(name, version, self._digests[self._kinds[name].operator, version], for_s=for_s, examples=0):
+                report = json.loads(event.report_json)
         return Measured(events=report.get("events", 0), compared=report.get("frames", 0), different=report.get("different", 0))
 
     def record(self, name: str, for_s: float) -> bool:
-        """A recording; whether it has come to its end."""
-        return [part.WhichOneof("part") for part in self.api.record(name, for_s)][-1:] == ["end"]
+        """A recording of the first slot; whether it has come to its end."""
+        return [part.WhichOneof("part") for part in self.api.record(name, for_s, slot=0)][-1:] == ["end"]
 
     # -- slots: what benchmarks.chaos.moves asks for ---------------------------------------------------------------------
 

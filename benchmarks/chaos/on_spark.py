@@ -51,7 +51,6 @@ FRONT, FRONT_OPERATOR, FRONT_VERSIONS = "front", "relay", ("1", "2")
 FRONT_KILLED, FRONT_UPDATED = "stateless instance killed (JVM path)", "stateless operator updated (JVM path)"
 WEIGHTS = {FRONT_KILLED: 3.0, FRONT_UPDATED: 2.0, INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
 WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8.0}
-_OF_ONE_SLOT = {BACK_KEPT, CANARY}  # refused for a keyed deployment with several
 _OF_FRONT = {FRONT_KILLED, FRONT_UPDATED}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER, stops.REGISTRY)
@@ -264,7 +263,7 @@ def run(
     """All seeds, with deployments of so many slots (several: subject to moves); no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
     if slots > 1:
-        weights = several(weights, _OF_ONE_SLOT)
+        weights = several(weights, {BACK_KEPT})
     with _platform() as p:
         for kind in dict.fromkeys(KINDS):
             for version, otherwise in kind.versions.items():
