@@ -109,7 +109,7 @@ def application(name: str) -> Response:
 def all_nodes() -> Response:
     s = services()
     with s.store.read() as db:
-        return page("nodes.html", nodes=nodes.everything(db, s.presence(db), s.polled))
+        return page("nodes.html", nodes=nodes.everything(db, s.presence(db)))
 
 
 @routes.get("/audit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -97,7 +96,7 @@ def forget(session: Session, before: float) -> None:
             session.execute(delete(table).where(column == name))
 
 
-def everything(session: Session, there: Presence, polled: Mapping[str, float]) -> list[dict[str, Any]]:
+def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     """All nodes, by name."""
     return [
         {
@@ -107,7 +106,7 @@ def everything(session: Session, there: Presence, polled: Mapping[str, float]) -
             "capabilities": n.capabilities,
             "metrics_address": n.metrics_address,
             "listen": n.listen,
-            "last_seen": iso(max(n.last_seen, polled.get(n.name, 0.0))),
+            "last_seen": iso(n.last_seen),
             "live": n.name in there.live,
             "drained": is_drained(session, n.name),
         }

@@ -1,8 +1,8 @@
-"""Presence of nodes by their last contact: a heartbeat, or a long poll that began or ended."""
+"""Presence of nodes by their last heartbeat."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -17,7 +17,7 @@ _DRAINED = "drained:"
 
 @dataclass(frozen=True)
 class Presence:
-    """Live nodes, and the others with the time of their last contact."""
+    """Live nodes, and the others with the time of their last heartbeat."""
 
     live: list[str]
     away: dict[str, float]
@@ -27,9 +27,10 @@ class Presence:
         return ", ".join(f"{node} (away since {iso(since)})" for node, since in sorted(self.away.items()))
 
 
-def signs(session: Session, polled: Mapping[str, float]) -> dict[str, float]:
-    """The time of the last contact with every known node; `polled`: node -> its last long poll."""
-    return {n.name: max(n.last_seen, polled.get(n.name, 0.0)) for n in session.scalars(select(Node).order_by(Node.name))}
+def signs(session: Session) -> dict[str, float]:
+    """The time of the last heartbeat of every known node. A long poll is none: one of a node that has died ends half a minute later, and
+    those of its successor come before that is known."""
+    return {n.name: n.last_seen for n in session.scalars(select(Node).order_by(Node.name))}
 
 
 def reachable(session: Session, there: Presence) -> list[str]:
@@ -61,16 +62,16 @@ def is_drained(session: Session, node: str) -> bool:
     return row is not None and row.value == 1
 
 
-def presence(session: Session, since: float, polled: Mapping[str, float]) -> Presence:
-    """A node is live if its last contact was at `since` or later."""
-    seen = signs(session, polled)
+def presence(session: Session, since: float) -> Presence:
+    """A node is live if its last heartbeat was at `since` or later."""
+    seen = signs(session)
     return Presence([n for n, at in seen.items() if at >= since], {n: at for n, at in seen.items() if at < since})
 
 
-def presumed(session: Session, started: float, now: float, live_s: float, polled: Mapping[str, float]) -> Presence:
-    """Presence for updates, which wait for live nodes. A registry that has just started includes nodes that were live at the last contact
-    of its predecessor with any node, since they could not report in between."""
+def presumed(session: Session, started: float, now: float, live_s: float) -> Presence:
+    """Presence for updates, which wait for live nodes. A registry that has just started includes nodes that were live at the last heartbeat
+    that its predecessor got from any node, since they could not report in between."""
     since = now - live_s
     if now < started + live_s:
-        since = min(since, max(signs(session, polled).values(), default=now) - live_s)
-    return presence(session, since, polled)
+        since = min(since, max(signs(session).values(), default=now) - live_s)
+    return presence(session, since)

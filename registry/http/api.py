@@ -218,7 +218,7 @@ def audit_rows() -> Response:
 def list_nodes() -> Response:
     s = services()
     with s.store.read() as session:
-        found, delays = nodes.everything(session, s.presence(session), s.polled), s.managers.delays()
+        found, delays = nodes.everything(session, s.presence(session)), s.managers.delays()
         return reply({"nodes": [{**n, "delays_ms": delays.get(n["node"], {})} for n in found]})
 
 
@@ -236,7 +236,6 @@ def leave(node: str) -> Response:
     with s.store.write() as session:
         _require_same(session, node)
         nodes.leave(session, node, s.clock())
-    s.polled.pop(node, None)
     return reply({})
 
 
@@ -252,13 +251,11 @@ def wanted(node: str) -> Response:
     s, after, wait_s = services(), request.args.get("after", "-1"), number("wait_s", 25, services().config.poll_max_s)
     with s.store.read() as session:
         _require_same(session, checked_node(node))
-    s.polled[node] = s.clock()
     s.hub.enter()
     try:
         s.hub.wait_generation(int(after) if after.isdecimal() and len(after) < 19 else -1, wait_s)
     finally:
         s.hub.leave()
-    s.polled[node] = s.clock()
     generation, answer = s.wanted
     if generation != s.hub.generation:
         with s.store.read() as session:

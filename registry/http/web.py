@@ -63,7 +63,6 @@ class Services:
     uploads: Uploads
     tokens: tuple[str, ...]
     clock: Callable[[], float] = field(default_factory=SteadyTime)
-    polled: dict[str, float] = field(default_factory=dict)  # node -> when its last long poll began or ended
     wanted: tuple[int, bytes] = (-1, b"")  # (generation, its answer to all nodes)
 
     def __post_init__(self) -> None:
@@ -72,16 +71,16 @@ class Services:
 
     def presence(self, session: Session) -> Presence:
         """Nodes heard of lately, and the others."""
-        return presence(session, self.clock() - self.config.node_live_s, self.polled)
+        return presence(session, self.clock() - self.config.node_live_s)
 
     def suspected(self, session: Session) -> Nodes:
         """The nodes by whether they were heard of within suspect_s, after which others take their places."""
-        there = presence(session, self.clock() - self.config.suspect_s, self.polled)
+        there = presence(session, self.clock() - self.config.suspect_s)
         return Nodes(disks(session, there.live), reachable(session, there), drained(session))
 
     def presumed(self, session: Session) -> Presence:
         """Presence as updates see it: a registry that has just started gives nodes time to find it."""
-        return presumed(session, self.started, self.clock(), self.config.node_live_s, self.polled)
+        return presumed(session, self.started, self.clock(), self.config.node_live_s)
 
     def collect(self, unused_s: float, *, untagged: bool = False) -> tuple[int, int]:
         """Remove blobs unused for that long, and uploads that broke off longer ago than that or than upload_kept_s; returns the number

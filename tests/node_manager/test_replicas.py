@@ -52,6 +52,21 @@ def stopped(cluster: Nodes, node: str) -> Iterator[None]:
         os.kill(process.pid, signal.SIGCONT)
 
 
+def test_what_was_ended_is_on_another_node_when_a_node_is_lost_with_its_disk_also_behind_an_update(cluster: Nodes) -> None:
+    query = Query(cluster, "lost")
+    query.epoch("c", wait_s=60)
+    cluster.push("count", "2", COUNT.format(version=2), **KEYED)
+    query.version = 2
+
+    def updated() -> None:
+        assert list(cluster.client.update("count", "2"))[-1]["phase"] == "done"
+
+    query.tried("ab", updated)
+    query.tried("ac", lambda: lost(cluster, "b"))
+    whole(cluster)
+    query.tried("bc", lambda: None)
+
+
 def test_a_canary_is_also_tried_in_the_slots_of_a_lost_node(cluster: Nodes) -> None:
     cluster.deploy("tried", COUNT.format(version=1), slots=3, replicas=1, **KEYED)
     job, everywhere = Job(cluster.address("a"), "tried", tls=cluster.tls), [10, 50, 100]
@@ -76,21 +91,6 @@ def test_a_canary_is_also_tried_in_the_slots_of_a_lost_node(cluster: Nodes) -> N
     assert job.epoch(3, [everywhere]) == [1004] * 3
     cluster.client.undeploy("tried", drop_state=True)
     whole(cluster)
-
-
-def test_what_was_ended_is_on_another_node_when_a_node_is_lost_with_its_disk_also_behind_an_update(cluster: Nodes) -> None:
-    query = Query(cluster, "lost")
-    query.epoch("c", wait_s=60)
-    cluster.push("count", "2", COUNT.format(version=2), **KEYED)
-    query.version = 2
-
-    def updated() -> None:
-        assert list(cluster.client.update("count", "2"))[-1]["phase"] == "done"
-
-    query.tried("ab", updated)
-    query.tried("ac", lambda: lost(cluster, "b"))
-    whole(cluster)
-    query.tried("bc", lambda: None)
 
 
 def test_an_end_waits_for_its_replica_until_the_registry_gives_it_up_which_never_happens_while_it_is_away(cluster: Nodes) -> None:

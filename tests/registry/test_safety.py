@@ -344,6 +344,32 @@ def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp
         assert client.get(f"/v2/old/blobs/{sha(one.blobs[1])}").data == one.blobs[1]
 
 
+@pytest.mark.short
+def test_long_polls_are_no_sign_of_life_of_a_node(app: Flask) -> None:
+    """The last one of a node that has died ends later, and its successor asks before it is known: neither makes the former disk there."""
+    client, now = _client(app), 1000.0
+    app.extensions["registry"].clock = lambda: now
+    _push(client, image("op", key=["card"]))
+
+    def asks(disk: str) -> int:
+        return client.get(f"/api/v1/nodes/n/wanted?wait_s=0&incarnation={disk}").status_code
+
+    def beats(disk: str) -> int:
+        return client.post("/api/v1/nodes/n/heartbeat", json={"listen": "n:7070", "incarnation": disk}).status_code
+
+    def live() -> bool:
+        return client.get("/api/v1/nodes").get_json()["nodes"][0]["live"]
+
+    assert (beats("former"), live(), asks("other"), beats("other")) == (200, True, 409, 409)
+    now += app.extensions["registry"].config.node_live_s + 1
+    assert (asks("former"), asks("other"), live()) == (200, 200, False)
+    keyed = {"name": "d", "operator": "op", "version": "1", "slots": 1, "over_nodes": True}
+    refused = client.post("/api/v1/deployments", json=keyed)
+    assert refused.status_code == 409 and "node" in refused.get_json()["error"]["message"], refused.get_json()
+    assert (beats("other"), live(), asks("former")) == (200, True, 409)
+    assert client.post("/api/v1/deployments", json=keyed).status_code == 201
+
+
 def test_a_full_disk_is_told_as_such_and_an_update_works_when_there_is_room(app: Flask) -> None:
     client = _client(app)
     for version in ("1", "2"):

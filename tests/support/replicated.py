@@ -50,3 +50,4 @@ def lost(cluster: Nodes, node: str) -> None:
     wait_until(lambda: node not in placement(cluster)["nodes"], 60, "its slots to be on other nodes")
     cluster.start(node)
     wait_until(lambda: cluster.offers(node, "count"), 60, "it to know where the slots are")
+    wait_until(lambda: all(n["live"] for n in cluster.client.nodes()), 60, "its first heartbeat")
