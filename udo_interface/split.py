@@ -1,7 +1,7 @@
 """A keyed attempt over several slots: batches are split by key group, and their answers put together in the order of the rows.
 
 Each slot has a lane of its own, and END goes to all of them with the highest event times of the whole partition, so that an epoch counts in
-every slot or in none (docs/architecture.md, "Several slots"). If an operator does not give one answer per event, the answers of a batch
+every slot or in none (docs/design/slots.md). If an operator does not give one answer per event, the answers of a batch
 come slot by slot.
 
 Key groups may move between slots meanwhile. A slot that has lost some refuses the first frame that was split by the older map; that

@@ -1,6 +1,6 @@
 """State machines of instances and updates, as tables of allowed moves. An illegal move raises.
 
-docs/architecture.md draws its state diagrams from these tables (`python -m udo_protocol.lifecycle`).
+docs/design draws its state diagrams from these tables (`python -m udo_protocol.lifecycle`).
 """
 
 from __future__ import annotations

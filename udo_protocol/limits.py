@@ -18,7 +18,7 @@ MOST_REPLICAS = 5
 RUNS_OF_A_PLAN = 2048
 # Frames below this size travel as an argument of the deciding function: one command instead of four (measured: benchmarks latency).
 INLINE_BYTES = 8192
-# SERVER_HANG_S, SERVER_WAIT_S and heartbeat_grace_ms belong together (docs/architecture.md, "Who waits for whom"): a hang shorter than
+# SERVER_HANG_S, SERVER_WAIT_S and heartbeat_grace_ms belong together (docs/design/waits.md): a hang shorter than
 # the first costs only time; the node manager ends a longer one; and a watchdog gives up only after both have elapsed.
 # The node manager ends and restarts a server that has not answered it for this long: much longer than a stalled disk or a
 # machine short of processor time takes, well below the time that Spark tolerates (network time-out 120 s).

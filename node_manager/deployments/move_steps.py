@@ -26,7 +26,7 @@ from udo_protocol.state import group_map, moving, rewinding
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
 
-# The paper's names for its protocols (docs/architecture.md): the other slot reads the groups ahead, or once they are handed over to it.
+# The paper's names for its protocols (docs/design/moves.md): the other slot reads the groups ahead, or once they are handed over to it.
 CPAL, DIRECT = "cpal", "direct"
 STRATEGIES = (CPAL, DIRECT)
 # Waits in proportion to the size of the state: look after 0.5, 1, 1.5 ... 20 ms.

@@ -57,7 +57,7 @@ def find_server(explicit: str | None = None) -> tuple[ServerBinary, list[str]]:
     if explicit and "://" in explicit:
         raise UsageError(
             f"expected the path of a server program, got the address {explicit!r}: a node manager runs servers of its own, "
-            "since their users, their durability and their lifetime are part of what it promises (docs/architecture.md)"
+            "since their users, their durability and their lifetime are part of what it promises (docs/design/queue.md)"
         )
     notices: list[str] = []
     candidates = [explicit] if explicit else [_bundled(), shutil.which("valkey-server"), shutil.which("redis-server")]

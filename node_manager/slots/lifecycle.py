@@ -1,6 +1,6 @@
 """The allowed state changes of a slot: a table, as udo_protocol.lifecycle has them for instances and updates.
 
-docs/architecture.md draws its state diagram from this table (`python -m node_manager.slots.lifecycle`).
+docs/design/instances.md draws its state diagram from this table (`python -m node_manager.slots.lifecycle`).
 """
 
 from __future__ import annotations

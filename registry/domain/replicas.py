@@ -1,7 +1,7 @@
 """Replicas of keyed deployments over nodes: the nodes that hold a copy of each slot, and the heirs of a lost node's slots.
 
 `settled` is a pure function from one placement to the next (failover.py stores it). Each change is a new version, which nodes receive
-with the wanted state; for their part, and why it is enough, see docs/architecture.md, "Replicas". The rules, and the failure
+with the wanted state; for their part, and why it is enough, see docs/design/replicas.md. The rules, and the failure
 without each: tests/model/failover.
 
 - A replica is **named** first (`joining`), and **counted** once the slot's owner has said that it ENDs nothing without the replica any

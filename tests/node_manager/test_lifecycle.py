@@ -24,7 +24,7 @@ def test_a_slot_that_is_being_stopped_never_serves_again() -> None:
 
 def test_the_table_of_a_slots_life_is_closed_and_its_diagram_stands_in_the_docs() -> None:
     assert {n for nexts in SLOT.values() for n in nexts} <= set(SLOT)
-    assert diagram(SLOT) in (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    assert diagram(SLOT) in (ROOT / "docs" / "design" / "instances.md").read_text("utf-8")
 
 
 def test_a_slots_state_changes_in_no_other_way_than_by_a_move_of_its_table() -> None:

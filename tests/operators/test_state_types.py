@@ -1,5 +1,5 @@
 """Declared types of a keyed state, in every language: a value that an SDK reads and writes keeps its type, and a state of another type is a
-bad event. No SDK knows what is declared: the engine checks (docs/architecture.md, Operators in other languages)."""
+bad event. No SDK knows what is declared: the engine checks (docs/design/languages.md)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.model.rules import rule
 
 @dataclass(frozen=True)
 class Rules:
-    """All on: the protocol as it is (docs/architecture.md, "Replicas")."""
+    """All on: the protocol as it is (docs/design/replicas.md)."""
 
     replicated: bool = rule("END is answered only when every replica of the owner's configuration holds it; Spark will not repeat it.")
     fence: bool = rule("Who was told of a version refuses replication under an older one; else a cut-off owner goes on ENDing.")
