@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Protocol
 
 from udo_protocol.errors import UdoError
-from udo_protocol.queue.connection import ReplyError
+from udo_protocol.queue.connection import Connection, ReplyError
+from udo_protocol.queue.keys import prefix
+from udo_protocol.state import rewinding
 
 UPDATE, MIGRATE = "live update", "live update to another form of state"
 BACK_KEPT, BACK_DOWN = "rollback by kept state and input", "rollback by down-migration"
@@ -58,6 +60,13 @@ def plan(change: str, now: str, kept: str | None) -> list[Step]:
     if now in ("1", "2"):
         return [(MIGRATE, "3"), (BACK_KEPT, now)]
     return [*([(MIGRATE, "4")] if other else []), (UPDATE, "2"), (MIGRATE, "3"), (BACK_KEPT, "2")]
+
+
+def kept_everywhere(state: Connection, queue: Connection, deployment: str, slots: Sequence[int]) -> str:
+    """The digest of the version that could come back by what is kept in each slot (none named: there is one); '' for none."""
+    found = [rewinding.kept(state, prefix(deployment, number)) for number in slots or [0]]
+    digests = {str(f.info["digest"]) if f is not None and f.run_id == queue.run_id else "" for f in found}
+    return digests.pop() if len(digests) == 1 else ""
 
 
 class Changeable(Protocol):

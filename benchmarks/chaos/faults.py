@@ -15,7 +15,8 @@ from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, Canaries
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, READS_BOTH, UPDATE, Changes
 from benchmarks.chaos.inside import CHANGE_POINTS, MOVE_POINTS, POINTS, RESTORED
-from benchmarks.chaos.moves import MOVE, SCALE, Moves, several
+from benchmarks.chaos.moves import MOVE, SCALE, Moves
+from benchmarks.chaos.moves import WEIGHTS as MOVE_WEIGHTS
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.rules import InvalidRun
@@ -45,7 +46,7 @@ _WHILE_STOPPED_S = 5.0
 
 def weights_of(slots: int, weights: dict[str, float]) -> dict[str, float]:
     """As far as these faults befall deployments with so many slots; with several there are more."""
-    return weights if slots == 1 else several(weights, {BACK_KEPT})
+    return weights if slots == 1 else weights | MOVE_WEIGHTS
 
 
 @dataclass(frozen=True)

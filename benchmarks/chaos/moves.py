@@ -6,7 +6,7 @@ What is moved where comes from the seed. Nothing here waits for a change of the 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from udo_protocol.limits import KEY_GROUPS
@@ -69,8 +69,3 @@ def move(node: NodeClient, deployment: str, groups: Sequence[int], to: int, stra
 def mapped(node: NodeClient, deployment: str) -> list[int]:
     """The slots that the deployment's group map names."""
     return [s.slot for s in node.status().slots if s.deployment == deployment and s.map_version]
-
-
-def several(weights: Mapping[str, float], of_one_slot: set[str]) -> dict[str, float]:
-    """Of these faults those that befall a deployment with several slots, and its own; `of_one_slot` is refused there."""
-    return {kind: weight for kind, weight in weights.items() if kind not in of_one_slot} | WEIGHTS

@@ -22,6 +22,7 @@ import psutil
 from benchmarks.bringup import OPERATORS, wait_until
 from benchmarks.chaos import canary_orders, controlled, moves
 from benchmarks.chaos.canaries import Tried
+from benchmarks.chaos.changes import kept_everywhere
 from benchmarks.chaos.inside import LACKS
 from benchmarks.chaos.kinds import HISTORY, Kind
 from benchmarks.chaos.stops import INSTANCE, MANAGER
@@ -35,7 +36,6 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import prefix
 from udo_protocol.queue.slot import SlotStats, slot_stats
 from udo_protocol.registry.canary import Measured
-from udo_protocol.state import rewinding
 
 _START_S, _STOP_S = 60.0, 40.0
 _FIRE_S, _TAKEN_S = 3.0, 1.0
@@ -171,13 +171,12 @@ class ChaosNode:
     def kept(self, name: str) -> str | None:
         """The version that could come back by what is kept of its state; '' for none, None if nothing ever is."""
         kind = self._kinds[name]
-        if kind.chained or self._slots > 1:
+        if kind.chained:
             return None
         with contextlib.closing(self.connect("state")) as state, contextlib.closing(self.connect("queue")) as queue:
-            found = rewinding.kept(state, prefix(name, 0))
-            log = queue.run_id
+            digest = kept_everywhere(state, queue, name, self.slots(name))
         known = {digest: version for (operator, version), digest in self._digests.items() if operator == kind.operator}
-        return known[found.info["digest"]] if found and found.run_id == log else ""
+        return known[digest] if digest else ""
 
     def change(self, name: str, version: str, *, back: bool) -> str:
         """Update to this version, which may be a former one; '' if it took place, else why not."""

@@ -22,11 +22,12 @@ import psutil
 from benchmarks.bringup import Platform, say
 from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, ENDED, PASSES, Canaries, Tried
-from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes
+from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes, kept_everywhere
 from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.lanes import KINDS, Outcome
-from benchmarks.chaos.moves import MOVE, SCALE, Moves, mapped, move, several
+from benchmarks.chaos.moves import MOVE, SCALE, Moves, mapped, move
+from benchmarks.chaos.moves import WEIGHTS as MOVE_WEIGHTS
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import StreamingQuery, report
 from node_manager.servers import access
@@ -34,9 +35,7 @@ from udo_cli import local
 from udo_cli.home import Home
 from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import UdoError, WaitTimeout
-from udo_protocol.queue.keys import prefix
 from udo_protocol.registry.canary import DIFFERENT, Measured
-from udo_protocol.state import rewinding
 
 AT_ONCE = 2
 INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
@@ -76,11 +75,9 @@ class _Versions:
         if kind.chained:
             return None
         with closing(access.connect(home, "state")) as state, closing(access.connect(home, "queue")) as queue:
-            found = rewinding.kept(state, prefix(deployment, 0))
-            if found is None or found.run_id != queue.run_id:
-                return ""
+            digest = kept_everywhere(state, queue, deployment, mapped(self._platform.node(), deployment))
         with self._platform.registry() as registry:
-            return str(registry.version(kind.operator, found.info["digest"])["version"])
+            return str(registry.version(kind.operator, digest)["version"]) if digest else ""
 
     def change(self, deployment: str, version: str, *, back: bool) -> str:
         with self._platform.registry() as registry:
@@ -263,7 +260,7 @@ def run(
     """All seeds, with deployments of so many slots (several: subject to moves); no new one starts `deadline_s` after Spark is up."""
     outcome = Outcome()
     if slots > 1:
-        weights = several(weights, {BACK_KEPT})
+        weights = {**weights, **MOVE_WEIGHTS}
     with _platform() as p:
         for kind in dict.fromkeys(KINDS):
             for version, otherwise in kind.versions.items():

@@ -10,14 +10,13 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from node_manager.deployments.deployments import Deployments, NodeDeployment
+from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.moves import Moves
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
 from node_manager.trials.mirrors import Mirrors
-from udo_protocol.errors import SchemaError, UdoError, WaitTimeout
-from udo_protocol.formats.manifest import Manifest
+from udo_protocol.errors import UdoError, WaitTimeout
 
 # Promotion takes two round trips, and more if a standby has to be loaded anew.
 _PROMOTE_TIMEOUT_S = 30.0
@@ -49,23 +48,10 @@ class Updates:
         deployment = self._deployments.find(name)
         self._moves.require_none(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
-        self._require_readable(deployment, wanted.image.manifest)
         prepared = [slot.prepare(wanted, check=check) for slot in deployment.own]
         self._await(prepared, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
         self._moves.require_none(name)  # a move that began before the slots were marked as updating
         return wanted.image
-
-    def _require_readable(self, deployment: NodeDeployment, new: Manifest) -> None:
-        """SchemaError if there are several slots, and the version could start only from the state kept at the last update."""
-        old = deployment.slot.wanted
-        if old is None or deployment.slots_in_all == 1 or not new.key:
-            return
-        if (there := old.image.manifest.state_version) not in (new.state_version, *new.migrates_from):
-            raise SchemaError(
-                f"{new.reference} does not read the state of {old.image.manifest.reference}, which is of version {there}, and deployment "
-                f"{deployment.name!r} has {deployment.slots_in_all} slots: only with one slot can it return to the state from before the "
-                "update. Update to a version that migrates from it (migrates_from)"
-            )
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
         """Let the prepared version answer from here on, and be the wanted one. Return the name of the first slot's instance."""

@@ -21,7 +21,7 @@ from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.clock import ObservedTime
 from udo_protocol.cut import cut
-from udo_protocol.errors import Conflict, Fenced, OperatorError, UdoError, by_code
+from udo_protocol.errors import Conflict, Fenced, OperatorError, StateLost, UdoError, by_code
 from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
 from udo_protocol.queue import keys, slot
 from udo_protocol.queue.connection import Connection
@@ -33,6 +33,10 @@ _AT_START = re.compile(r"(TZ|LANG|LC_[A-Z]+|PYTHON[A-Z]+|(OMP|OPENBLAS|MKL|NUMEX
 # While an instance loads, its death and a cancellation are noticed within this time.
 _SLICE_MS = 250
 _LOG_LINES = 20
+_NOTHING_KEPT = (
+    "\nNo state from before an update is kept either, by which it could be rolled back: that is kept for a while "
+    "(--rollback-window-s of the node manager), unless the state is changed from outside (udo state drop, import) or key groups move"
+)
 # How long a keyed operator's standby may take to load its state and catch up with the owner.
 LOAD_STATE_S = 600.0
 
@@ -142,7 +146,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
                 node.instances.ready(instance, report)
                 if not report.get("ok"):
                     error = report.get("error")
-                    raise _load_error(manifest.reference, error if isinstance(error, dict) else {})
+                    raise _load_error(load, follow, error if isinstance(error, dict) else {})
                 if not report.get("follows"):
                     return
                 follows = True
@@ -180,8 +184,11 @@ def _followed(load: Load, state: Connection, prefix: str) -> str:
     return "owner"
 
 
-def _load_error(reference: str, error: dict[str, Any]) -> UdoError:
+def _load_error(load: Load, follow: str, error: dict[str, Any]) -> UdoError:
     traceback = cut(str(error.get("traceback") or ""), TRACEBACK_CHARS)
     message = cut(str(error.get("message", "")), MESSAGE_CHARS)
-    text = f"{reference} did not load: {message}" + (f"\n{traceback}" if traceback else "")
-    return by_code(str(error.get("code", OperatorError.code)), text)
+    text = f"{load.wanted.reference} did not load: {message}" + (f"\n{traceback}" if traceback else "")
+    code, manifest = str(error.get("code", OperatorError.code)), load.wanted.image.manifest
+    if code == StateLost.code and follow == "owner" and load.serving not in (manifest.state_version, *manifest.migrates_from):
+        text += _NOTHING_KEPT
+    return by_code(code, text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections import Counter
@@ -18,6 +20,7 @@ from tests.node_manager.conftest import add
 from tests.support.canaries import Watched
 from tests.support.diffs import Running
 from tests.support.keyed_node import imported
+from tests.support.keyed_slots import again_and_again
 from tests.support.node_commands import udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
@@ -220,6 +223,36 @@ def test_a_canary_and_a_diff_of_a_keyed_deployment_are_tried_in_the_slots_of_all
     for diff, slots in zip(diffs, (2, 1), strict=True):
         wait_until(lambda diff=diff, slots=slots: diff.reports[-1]["different"] == slots, 30, "a frame of each slot to differ")  # type: ignore[misc]
     cluster.client.undeploy("tried", drop_state=True)
+
+
+def test_a_version_that_cannot_read_the_newer_ones_state_comes_back_on_all_nodes(cluster: Nodes) -> None:
+    """Also after a node manager was killed; and on none if the queue server of one was, which had the input since the update."""
+    cluster.deploy("back", COUNT.format(version=1), slots=3, **KEYED)
+    job, keys = Job(cluster.address("c"), "back", tls=cluster.tls), list(range(0, 120, 2))
+    assert job.epoch(0, [keys]) == [1001] * 60
+    migrating = COUNT.replace('"n"', '"m"') + "    def migrate(self, old, from_version): return {{'m': old['n']}}\n"
+    cluster.push("back", "2", migrating.format(version=2), state_version=1, migrates_from=[0], **KEYED)
+    assert list(cluster.client.update("back", "2"))[-1]["phase"] == "done"
+    assert job.epoch(1, [keys]) == [2002] * 60
+    job.dies(2, [keys], (0,))
+    cluster.daemons["b"].kill()
+    cluster.start("b")
+    last = list(cluster.client.rollback("back"))[-1]
+    assert last["phase"] == "done", last
+    assert again_and_again(lambda: job.epoch(2, [keys])) == [1003] * 60
+
+    assert list(cluster.client.update("back", "2"))[-1]["phase"] == "done"
+    assert job.epoch(3, [keys]) == [2004] * 60
+    (lost,) = [s for s in cluster.daemons["b"].api.status().servers if s.role == "queue"]
+    os.kill(lost.pid, signal.SIGKILL)
+    wait_until(
+        lambda: any(s.role == "queue" and s.pid not in (0, lost.pid) for s in cluster.daemons["b"].api.status().servers), 30, "another one"
+    )
+    wait_until(lambda: all(s.pid for s in cluster.daemons["b"].api.status().slots if s.deployment == "back"), 30, "another owner")
+    refused = list(cluster.client.rollback("back"))[-1]
+    assert refused["phase"] == "failed" and "the queue server was lost since the update" in refused["detail"], refused
+    assert again_and_again(lambda: job.epoch(4, [keys])) == [2005] * 60
+    cluster.client.undeploy("back", drop_state=True)
 
 
 def test_a_stateless_canary_gets_its_share_of_the_lanes_of_every_node_with_slots(cluster: Nodes) -> None:

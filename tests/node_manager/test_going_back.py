@@ -21,6 +21,7 @@ from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 from tests.support.selection import long
+from tests.support.split_attempt import Job
 from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import NodeClient
 from udo_protocol.state import rewinding
@@ -88,6 +89,36 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
         manager.updates.change("d", "1", one, {}, 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["1"]
+
+
+@pytest.mark.long
+def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_version_until_all_have_one_again(
+    manager: Manager, api: NodeClient
+) -> None:
+    """Each slot counts right by the version that it has, and the newer version takes the state of those that came back."""
+    home = manager.settings.home
+    one = put_image(home, COUNT, **KEYED)
+    two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+    manager.deploy("d", "t", "1", one, {}, 30)
+    api.scale("d", 2)
+    job, keys = Job(str(home / "node.sock")), [1, 100]
+    assert job.epoch(0, [keys]) == [1, 1]
+    manager.updates.change("d", "2", two, {}, 30)
+    assert job.epoch(1, [keys]) == [2, 2]
+    manager.updates.prepare("d", "1", one)
+    last = manager.deployments.find("d").own[-1].prefix
+    with contextlib.closing(access.connect(home, "state")) as state, contextlib.closing(access.connect(home, "queue")) as queue:
+        rewinding.forget(state, queue, last)
+    with pytest.raises(Conflict, match="cannot be rolled back to any more"):
+        manager.updates.promote("d", "1", one)
+    assert [s.version for s in api.status().slots] == ["1", "2"]
+    assert job.epoch(2, [keys]) == [3, 3]
+    with pytest.raises(UdoError, match="No state from before an update is kept"):
+        manager.updates.change("d", "1", one, {}, 30)
+    assert job.epoch(3, [keys]) == [4, 4]
+    manager.updates.change("d", "2", two, {}, 30)
+    assert [s.version for s in api.status().slots] == ["2", "2"]
+    assert job.epoch(4, [keys]) == [5, 5]
 
 
 @pytest.mark.long

@@ -170,9 +170,47 @@ def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(clust
         cluster.client.deploy("few", "t", "1", slots=4, limits={"key_groups": 3})
     with pytest.raises(UsageError, match="a store is filled from one: call the operator without store="):
         cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
-    migrating = "    def migrate(self, old, from_version): return old\n"
-    cluster.push("3", COUNT.format(version=3) + migrating, key=["a"], state_version=1, migrates_from=[0])
-    assert list(cluster.client.update("d", "3"))[-1]["phase"] == "done"
+
+
+# The next state version: counts under another name.
+MIGRATED = COUNT.replace('"n"', '"m"') + "    def migrate(self, old, from_version): return {{'m': old['n']}}\n"
+
+
+def _migrated(c: Cluster) -> Job:
+    """A query of 3 slots that has seen 60 keys once; then their versions' state has another form."""
+    job = deploy(c)
+    assert counted(job.epoch(0, [list(range(60))])) == [1] * 60
+    c.push("2", MIGRATED.format(version=2), key=["a"], state_version=1, migrates_from=[0])
+    assert list(c.client.update("d", "2"))[-1]["phase"] == "done"
+    return job
+
+
+def _versions(c: Cluster) -> list[str]:
+    return [s.version for s in c.node.api.status().slots]
+
+
+def test_a_version_that_cannot_read_the_newer_ones_state_comes_back_in_every_slot(cluster: Cluster) -> None:
+    """What was answered by the newer version is processed again by it: an epoch that has ended, one that ended in one slot only, events."""
+    job, keys = _migrated(cluster), list(range(60))
+    assert job.epoch(1, [keys, keys[:20]]) == [2002] * 60 + [2003] * 20
+    job.dies(2, [keys[::2]], (1,))
+    os.kill(cluster.node.api.status().slots[2].pid, signal.SIGKILL)
+    job.dies(2, [keys[::3]], ())
     last = list(cluster.client.rollback("d"))[-1]
-    assert last["phase"] == "failed" and "only with one slot can it return to the state from before" in last["detail"]
-    assert job.epoch(1, [[1, 2, 3]]) == [3002] * 3, "the newer version continues in both slots"
+    assert last["phase"] == "done", last
+    assert _versions(cluster) == ["1"] * 3
+    assert job.epoch(2, [keys]) == [1004] * 20 + [1003] * 40
+    assert list(cluster.client.update("d", "2"))[-1]["phase"] == "done"
+    assert job.epoch(3, [keys]) == [2005] * 20 + [2004] * 40, "and again"
+
+
+@pytest.mark.long
+def test_it_comes_back_in_no_slot_if_one_has_nothing_kept(cluster: Cluster) -> None:
+    job, second = _migrated(cluster), cluster.node.api.status().slots[1].slot
+    assert job.epoch(1, [list(range(60))]) == [2002] * 60
+    for _ in cluster.node.api.move_groups("d", [0, 1], second, "cpal", 30):
+        pass
+    refused = list(cluster.client.rollback("d"))[-1]
+    assert refused["phase"] == "failed" and "No state from before an update is kept" in refused["detail"], refused
+    assert _versions(cluster) == ["2"] * 3
+    assert job.epoch(2, [list(range(60))]) == [2003] * 60
