@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from udo_protocol.errors import StateElsewhere, Unavailable
+from udo_protocol.errors import StateElsewhere, StateLost, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection
 
-# What this node has of a session: all of its state; only what its store needs; old state from before its release.
-HOME, STORED, FORMER = "home", "stored", "former"
+# What this node has of a session: all of its state; only what its store needs; old state from before its release; what an import into
+# several slots has brought so far.
+HOME, STORED, FORMER, IMPORTING = "home", "stored", "former", "importing"
+# Of a mark that names no version of the session's map.
+_NO_VERSION = -1
 
 
 class GroupMaps(Protocol):
@@ -78,6 +81,12 @@ class Homes:
         with contextlib.closing(self._connect()) as state:
             return _noted(prefix, asked.session, self._claim(state, asked), HOME)
 
+    def importing(self, prefix: str, asked: SessionRequest, *, registered: bool) -> list[Arg]:
+        """Return the command by which the session is served no more until that of `taken`. Errors as in `taken`, which does more."""
+        if registered:
+            self.taken(prefix, asked)
+        return _noted(prefix, asked.session, _NO_VERSION, IMPORTING)
+
     def release(self, deployment: str, session: str, prefix: str) -> None:
         """Let another node begin the session, whose state is about to be dropped here."""
         if self._maps is not None:
@@ -93,7 +102,7 @@ class Homes:
         with contextlib.closing(self._connect()) as state:
             for p, session, newest in known:
                 version, kind = _mark(state, p, session)
-                if version is not None and version < newest and kind != FORMER:
+                if version is not None and version < newest and kind not in (FORMER, IMPORTING):
                     state.call(*_noted(p, session, version, FORMER))
 
     def _claim(self, state: Connection, asked: SessionRequest) -> int:
@@ -140,6 +149,25 @@ class Homes:
             "state. Either call the operator with store= in a location that all nodes can reach (then any node may serve the session), "
             f"or run the query's executors on one node, {home}; {gone}"
         )
+
+
+def require_whole(state: Connection, prefix: str, asked: SessionRequest) -> None:
+    """StateLost if an import of the session has not been completed."""
+    if is_importing(state, prefix, asked.session):
+        raise StateLost(
+            f"{asked} is being imported, or its import was interrupted: repeat udo state import, or remove what there is of it with udo "
+            f"state drop {asked.deployment} {asked.session}"
+        )
+
+
+def is_importing(state: Connection, prefix: str, session: str) -> bool:
+    """Whether an import of the session into the slots of this node has begun and not ended."""
+    return _mark(state, prefix, session)[1] == IMPORTING
+
+
+def forgetting(prefix: str, session: str) -> list[Arg]:
+    """The command that removes what this node remembers of the session."""
+    return ["HDEL", f"{prefix}homes", session]
 
 
 def _noted(prefix: str, session: str, version: int, kind: str) -> list[Arg]:

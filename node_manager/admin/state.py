@@ -17,16 +17,18 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
 from typing import Any
 
+from node_manager import homes
 from node_manager.deployments.deployments import NodeDeployment
 from node_manager.homes import SessionRequest
+from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
-from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, UsageError, WaitTimeout
+from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, Unavailable, UsageError, WaitTimeout
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.state import checkpoints, pieces, rewinding, savepoints, untrusted
+from udo_protocol.state import checkpoints, pieces, replication, rewinding, savepoints, untrusted
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
 # Run numbers of a dropped session are kept this long, so that a late task of an old run is not taken for a new one.
@@ -97,6 +99,7 @@ class States:
         first, manifest = keyed(deployment)
         pin = f"export-{secrets.token_hex(4)}"
         with self._connected() as (state, queue), contextlib.ExitStack() as pins:
+            homes.require_whole(state, first.prefix, SessionRequest(name, session))
             with self._manager.moves.none_during(name):
                 pins.enter_context(savepoints.made(state, [slot.prefix for slot in deployment.own], pin))
             info = self._whole(state, queue, deployment, session, pin)
@@ -130,7 +133,7 @@ class States:
 
         def drop(state: Connection, queue: Connection) -> Writes:
             self._record(state, first, session)
-            forgotten: Writes = [["HDEL", f"{first.prefix}homes", session]]
+            forgotten: Writes = [homes.forgetting(first.prefix, session)]
             forgotten.append(["PEXPIRE", f"{first.prefix}runs:{session}", _FORGET_RUNS_MS])
             return [*removal(first, state, queue), *forgotten]
 
@@ -150,47 +153,78 @@ class States:
         """Write a session, each key group in the slot that has it. Conflict while a session of that name is in use, or if there is one and
         `replace` is not set.
 
-        With several slots the first one loses the former session before others get the new one, and gets the new one last: until then, and
-        if the import is interrupted, a query that continues either fails with StateLost.
+        In one slot that is one step. In several it is `begin_import`, `put_part` and `end_import`: until all have been done, and if the
+        import is interrupted, nobody is served.
         """
         deployment = self._manager.deployments.find(name)
-        first, manifest = keyed(deployment)
-        deployment.require_not_over_nodes("an import of state")
-        if (bound := manifest.limits.state_mb << 20) < record["bytes"]:
-            raise Conflict(f"the state takes {record['bytes']} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
+        first, _ = keyed(deployment)
+        if deployment.slots_in_all > 1:
+            run = self.begin_import(name, session, record["bytes"], replace=replace)
+            self.put_part(name, session, {**record, "run": run}, groups)
+            self.end_import(name, session)
+            return
+        self._require_room(deployment, record["bytes"])
         home: Writes = []
-        names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote
 
         def claim() -> None:
             if self._registered(name):
                 home.append(self._manager.homes.taken(first.prefix, SessionRequest(name, session)))
 
-        def removal(state: Connection, queue: Connection) -> Writes:
-            self._require_unused(queue, first, session, "stop it first")
-            if not replace and session in records(state, first.prefix):
-                raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
-            return _removal(state, first.prefix, session)
-
-        def put(slot: Slot, mine: Mapping[int, StoredGroup], state: Connection, queue: Connection) -> Writes:
-            p = slot.prefix
-            writes = removal(state, queue) if slot is first else _removal(state, p, session)
-            # A query that continues the session is a newer run than all before, which the first slot knows.
-            kept = {**record, "run": checkpoints.newest_run(state, first.prefix, session), "at": time.time()}
-            if slot is not first:  # counted once
-                kept |= {"keys": 0, "bytes": 0}
-            writes += [["HSET", f"{p}sessions", session, json.dumps(kept)], *(home if slot is first else [])]
-            for number, group in mine.items():
-                place = PiecePlace(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
-                writes += pieces.writing(p, session, number, group.meta, place, group.base, group.deltas)
-            return writes
+        def put(state: Connection, queue: Connection) -> Writes:
+            self._require_free(state, queue, first, session, replace=replace)
+            known = {**record, "run": checkpoints.newest_run(state, first.prefix, session)}
+            return [*_replacing(first.prefix, session, known, groups, state, queue), *home]
 
         with self._manager.moves.none_during(name):
-            having = self._manager.moves.map(deployment).groups if len(deployment.own) > 1 else ()
-            if having:
-                self._change(first, session, removal, claim)
-            for slot in [*deployment.own[1:], first]:
-                mine = {n: group for n, group in groups.items() if not having or n < 0 or having[n] == slot.number}
-                self._change(slot, session, functools.partial(put, slot, mine), _nothing if having else claim)
+            self._change(first, session, put, claim)
+
+    def begin_import(self, name: str, session: str, size: int, *, replace: bool) -> int:
+        """Let the slots of this node serve the session no more until `end_import`; return its newest run that is known here.
+
+        `size`: bytes of the whole state. Errors as in `put`. What is there of the session stays until `put_part`.
+        """
+        deployment = self._manager.deployments.find(name)
+        first, _ = keyed(deployment)
+        self._require_room(deployment, size)
+        with self._connected() as (state, queue):
+            again = homes.is_importing(state, first.prefix, session)
+            for slot in deployment.own:
+                self._require_free(state, queue, slot, session, replace=replace or again)
+            mark = self._manager.homes.importing(first.prefix, SessionRequest(name, session), registered=self._registered(name))
+            writes: Writes = [mark]
+            if session not in records(state, first.prefix):  # so that it is listed, and can be dropped, if the import is interrupted now
+                key_groups = InstanceConfig.parse(deployment.config).key_groups
+                nothing = {"last_ended": None, "run": 0, "keys": 0, "bytes": 0, "key_groups": key_groups}
+                writes.append(_noting(first.prefix, session, nothing))
+            replication.write(state, first.prefix, writes)
+            return checkpoints.newest_run(state, first.prefix, session)
+
+    def put_part(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> None:
+        """Write what the slots of this node have of the session: the groups, and those below 0 in each. Conflict if it has other groups.
+
+        `record`: its `keys` and `bytes` are noted with the first slot only, so that they are counted once.
+        """
+        deployment, placed = self._manager.deployments.find(name), self._manager.across.find(name)
+        with self._manager.moves.none_during(name):
+            own = [slot.number for slot in deployment.own]
+            numbers = placed.on(self._manager.settings.node, own, record["key_groups"]) if placed else self._manager.moves.map(deployment)
+            having = {n: numbers.groups[n] for n in groups if n >= 0}
+            if elsewhere := sorted(n for n, number in having.items() if number < 0):
+                raise Conflict(f"key groups {elsewhere} of {name!r} are on another node by now: import the session again")
+            for slot in deployment.own:
+                mine = {n: group for n, group in groups.items() if having.get(n, slot.number) == slot.number}
+                known = record if slot is deployment.slot else {**record, "keys": 0, "bytes": 0}
+                self._change(slot, session, functools.partial(_replacing, slot.prefix, session, known, mine), _nothing)
+
+    def end_import(self, name: str, session: str) -> None:
+        """Serve the session from now on."""
+        deployment, asked = self._manager.deployments.find(name), SessionRequest(name, session)
+        prefix = deployment.slot.prefix
+        done = self._manager.homes.taken(prefix, asked) if self._registered(name) else homes.forgetting(prefix, session)
+        with self._connected() as (state, _):
+            if not homes.is_importing(state, prefix, session):
+                raise Conflict(f"{asked} was dropped or released meanwhile: import it again")
+            replication.write(state, prefix, [done])
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +265,19 @@ class States:
                 f"session {session} of {slot.deployment!r} is in use: {now}. Stop the query and wait {idle_s:g} s, or {otherwise}"
             )
 
+    def _require_free(self, state: Connection, queue: Connection, slot: Slot, session: str, *, replace: bool) -> None:
+        """Conflict if the session is in use, or there is one and it is not to be replaced."""
+        self._require_unused(queue, slot, session, "stop it first")
+        if not replace and session in records(state, slot.prefix):
+            name = slot.deployment
+            raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
+
+    def _require_room(self, deployment: NodeDeployment, size: int) -> None:
+        """Conflict if an operator may not keep a state of that many bytes."""
+        manifest = keyed(deployment)[1]
+        if (bound := manifest.limits.state_mb << 20) < size:
+            raise Conflict(f"the state takes {size} bytes; {manifest.reference} may keep {bound} (limits.state_mb)")
+
     def _registered(self, name: str) -> bool:
         """Whether other nodes may have the deployment, too."""
         return self._manager.deployments.find(name).source == "registry"
@@ -240,6 +287,12 @@ class States:
         with self._connected() as (state, queue):
             plan(state, queue)  # if it refuses here, nothing is interrupted
         agree()
+
+        deadline = time.monotonic() + _CHANGE_TIMEOUT_S
+
+        def between() -> None:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the replicas of {slot.deployment!r} have not taken over yet what was changed: repeat this")
 
         def work(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)
@@ -256,6 +309,8 @@ class States:
 
         try:
             slot.change_state(work).result(_CHANGE_TIMEOUT_S)
+            with self._connected() as (state, _):
+                replication.await_held(state, slot.prefix, between)
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
@@ -312,6 +367,22 @@ def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, Ma
             }
             found[name] = {**record, **checked}
     return found
+
+
+def _replacing(
+    prefix: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], state: Connection, _queue: Connection
+) -> Writes:
+    """The commands that replace what a slot has of the session."""
+    writes = [*_removal(state, prefix, session), _noting(prefix, session, record)]
+    names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote
+    for number, group in groups.items():
+        place = PiecePlace(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
+        writes += pieces.writing(prefix, session, number, group.meta, place, group.base, group.deltas)
+    return writes
+
+
+def _noting(prefix: str, session: str, record: Mapping[str, Any]) -> list[Arg]:
+    return ["HSET", f"{prefix}sessions", session, json.dumps({**record, "at": time.time()})]
 
 
 def _removal(state: Connection, prefix: str, session: str) -> Writes:

@@ -16,7 +16,7 @@ from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
-from udo_protocol.errors import Conflict, NotFound, Unavailable, UsageError
+from udo_protocol.errors import Conflict, NotFound, Unavailable
 from udo_protocol.state.group_map import FIRST_VERSION
 
 # Slots that are added to a deployment are numbered from here on: pinned versions, canaries, and its own beside the first.
@@ -82,14 +82,6 @@ class NodeDeployment:
     def canary_slot(self) -> Slot | None:
         """The slot of its canary; None without one. A keyed canary has none: it is compared on the owners' frames."""
         return self.canary.slot if isinstance(self.canary, Canary) else None
-
-    def require_not_over_nodes(self, what: str) -> None:
-        """UsageError if its slots are spread over nodes: `what` concerns all of them."""
-        if self.in_all > 1:
-            raise UsageError(
-                f"deployment {self.name!r} has {self.in_all} slots, {len(self.own)} of them on this node; expected all of them here, since "
-                f"{what} is made on one node: deploy it without --over-nodes"
-            )
 
     @property
     def slots(self) -> list[Slot]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from node_manager.deployments.between import PlacementMoves
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.moves import Moves
-from node_manager.homes import GroupMaps, Homes, SessionRequest
+from node_manager.homes import GroupMaps, Homes, SessionRequest, require_whole
 from node_manager.images.images import Images, OperatorImage, Source
 from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
@@ -167,10 +167,11 @@ class Lanes:
             return [lane.groups.routes[slot.number] for slot in lane.slots]
 
     def require_home(self, lane: Lane, asked: SessionRequest) -> int:
-        """The version of a keyed session's map by which this node serves it. StateElsewhere if it may not serve it."""
-        if self._deployments.find(asked.deployment).source != "registry":
-            return 0
+        """The version of a keyed session's map by which this node serves it. StateElsewhere, or StateLost, if it may not serve it."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
+            require_whole(state, lane.slot.prefix, asked)
+            if self._deployments.find(asked.deployment).source != "registry":
+                return 0
             return self._homes.require(state, lane.slot.prefix, asked)
 
     def run_order(self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, wait_s: float) -> int:

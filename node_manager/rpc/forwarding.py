@@ -25,6 +25,8 @@ PASSED_ON = {"Status", "Stats", "Signals", "Decisions", "Usage", "Logs", "StateL
 PASSED_ON |= {"DeadList", "DeadDrop", "DeadReplay", "DeadAmend"}
 # For moves of key groups between nodes (node_manager/deployments/taking.py), and for draining a node.
 STEPS = {"MoveGroups", "ReadyToTake", "TakeGroups", "AdoptGroups", "Places", "HandOverRuns", "TakeRuns"}
+# For imports over nodes (node_manager/rpc/state_across.py).
+STEPS |= {"StateImport"}
 # For replicas (node_manager/replicas).
 STEPS |= {"CopySlot", "FollowSlot"}
 if TYPE_CHECKING:

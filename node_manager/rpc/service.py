@@ -24,7 +24,7 @@ from node_manager.rpc import control_service, dead_service, move_service, record
 from node_manager.rpc.forwarding import Forwarding
 from node_manager.rpc.lane_across import open_across
 from node_manager.rpc.slot_status import connected, group_map_of, look, slot_stats, slot_status
-from node_manager.rpc.state_across import export_across
+from node_manager.rpc.state_across import export_across, import_across
 from node_manager.rpc.wire import stream, unary
 from udo_protocol import supervised
 from udo_protocol.errors import NodeAway, NotFound, Unavailable, UsageError
@@ -312,7 +312,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     @unary
     def StateImport(self, request: Iterator[pb.StatePart], context: grpc.ServicerContext) -> pb.StateImportReply:
-        return state_service.imported(self._manager, self._states, request)
+        return state_service.imported(self._manager, self._states, request, import_across)
 
     @unary
     def StateDrop(self, request: pb.StateDropRequest, context: grpc.ServicerContext) -> pb.StateDropReply:

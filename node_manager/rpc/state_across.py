@@ -1,26 +1,33 @@
-"""The export of a session whose slots are on several nodes, at one moment: the called node asks the others and combines their parts.
+"""The export and import of a session whose slots are on several nodes: the called node asks the others.
 
-Each node pins its slots' newest checkpoints. When all have, each is asked once more: if a node's newest checkpoints are still those that it
-has pinned, they were so at the moment between the two rounds, which is the same for all. Otherwise all pin anew.
+An export is of one moment. Each node pins its slots' newest checkpoints. When all have, each is asked once more: if a node's newest
+checkpoints are still those that it has pinned, they were so at the moment between the two rounds, which is the same for all. Otherwise all
+pin anew.
+
+An import has three rounds, since nothing is atomic over several nodes: from the first on no node serves the session, in the second each
+node writes what its slots have of it, and from the third on each serves it. A lane needs all of them, so if an import is interrupted
+nobody is served until it is repeated.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from queue import Full, Queue
 from threading import Event
 
 from node_manager.deployments.across import Across
+from node_manager.rpc.state_service import Parts, Step, group_parts
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NodeAway, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.placement import Placement
 
-Parts = Iterator[pb.StatePart]
 # (node) -> the export of the slots that it has.
 Export = Callable[[str], Parts]
 # A query whose slots make checkpoints more often than two rounds take lets none of these tries succeed.
@@ -141,3 +148,35 @@ def _groups(pinned: list[_Pinned]) -> Parts:
                 yield from found
     finally:
         over.set()
+
+
+def import_across(across: Across, placed: Placement, header: pb.StateHeader, groups: Mapping[int, StoredGroup], here: Step) -> None:
+    """Import the session into the slots of all nodes; `here` carries out this node's steps. Conflict if key groups move meanwhile."""
+    if placed.moving is not None:
+        raise Conflict(f"key groups of deployment {header.deployment!r} are being moved between nodes: try again when that is done")
+    nodes, known = list(dict.fromkeys(placed.nodes)), placed.map(header.key_groups)
+
+    def step(node: str, part: pb.StateHeader, mine: Mapping[int, StoredGroup] | None = None) -> pb.StateImportReply:
+        values = (value for number, group in (mine or {}).items() for value in group_parts(number, group))
+        parts = chain([pb.StatePart(header=part)], values)
+        with _naming(placed, node):
+            return here(parts) if node == across.node else across.connect(node).import_state(parts)
+
+    runs = [step(node, _of(header, pb.StateHeader.BEGIN)).run for node in nodes]
+    for node in nodes:
+        mine = {n: group for n, group in groups.items() if n < 0 or placed.nodes[known.groups[n]] == node}
+        part = _of(header, pb.StateHeader.PUT, run=runs[0])  # the first slot of all orders the runs
+        if node != nodes[0]:  # counted once
+            part.keys = part.bytes = 0
+        step(node, part, mine)
+    if across.find(header.deployment) != placed:
+        raise Conflict(f"key groups of deployment {header.deployment!r} have moved meanwhile: import the session again")
+    for node in nodes:
+        step(node, _of(header, pb.StateHeader.END))
+
+
+def _of(header: pb.StateHeader, step: pb.StateHeader.Step, run: int = 0) -> pb.StateHeader:
+    found = pb.StateHeader()
+    found.CopyFrom(header)
+    found.step, found.run = step, run
+    return found

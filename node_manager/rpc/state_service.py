@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from node_manager.admin.state import Info, States, keyed, require_fit
+from node_manager.deployments.across import Across
 from node_manager.manager import Manager
 from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.placement import Placement
 
 # gRPC's own bound is 4 MiB a message.
 _PIECE_BYTES = 1 << 20
 # Bound on an import, as a multiple of limits.state_mb: undo may add to the values.
 _OVERHEAD = 3
+Parts = Iterator[pb.StatePart]
+Step = Callable[[Parts], pb.StateImportReply]
+# (nodes, placement, header, groups, this node's steps)
+OverNodes = Callable[[Across, Placement, pb.StateHeader, Mapping[int, StoredGroup], Step], None]
 
 
 def listed(node: str, sessions: Iterable[Info]) -> pb.StateListReply:
@@ -44,11 +51,7 @@ def exported(states: States, deployment: str, session: str) -> Iterator[pb.State
     with states.pinned(deployment, session) as (info, manifest, covers, groups):
         yield _header(info, manifest, covers)
         for number, group in groups:
-            yield from pieces(number, pb.StatePiece.META, group.meta)
-            if group.base is not None:
-                yield from pieces(number, pb.StatePiece.BASE, group.base)
-            for delta in group.deltas:
-                yield from pieces(number, pb.StatePiece.DELTA, delta)
+            yield from group_parts(number, group)
 
 
 def _header(info: Info, manifest: Manifest, covers: Sequence[str]) -> pb.StatePart:
@@ -68,6 +71,15 @@ def _header(info: Info, manifest: Manifest, covers: Sequence[str]) -> pb.StatePa
     return pb.StatePart(header=header)
 
 
+def group_parts(number: int, group: StoredGroup) -> Iterator[pb.StatePart]:
+    """The values of a key group, as parts."""
+    yield from pieces(number, pb.StatePiece.META, group.meta)
+    if group.base is not None:
+        yield from pieces(number, pb.StatePiece.BASE, group.base)
+    for delta in group.deltas:
+        yield from pieces(number, pb.StatePiece.DELTA, delta)
+
+
 def pieces(group: int, kind: pb.StatePiece.Kind, data: bytes) -> Iterator[pb.StatePart]:
     """One value as one or more parts."""
     view = memoryview(data)
@@ -76,17 +88,29 @@ def pieces(group: int, kind: pb.StatePiece.Kind, data: bytes) -> Iterator[pb.Sta
         yield pb.StatePart(piece=pb.StatePiece(group=group, kind=kind, data=bytes(view[at : at + _PIECE_BYTES]), more=more))
 
 
-def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) -> pb.StateImportReply:
-    """Gather the parts and write the session; refuse at the header a state that cannot fit."""
+def imported(manager: Manager, states: States, parts: Parts, over_nodes: OverNodes) -> pb.StateImportReply:
+    """Gather the parts and write the session, or carry out one node's step of an import; refuse at the header a state that cannot fit.
+
+    `over_nodes` imports into the slots of several nodes.
+    """
     first = next(parts, None)
     if first is None or not first.HasField("header"):
         raise UsageError("an import begins with a header")
-    header = first.header
+    header, across = first.header, manager.across
+    placed = across.find(header.deployment)
+    if placed is not None and header.step == pb.StateHeader.WHOLE and across.node not in placed.nodes:
+        return across.connect(placed.nodes[0]).import_state(chain([first], parts))
     slot, manifest = keyed(manager.deployments.find(header.deployment))
     assert slot.wanted is not None
     key, wanted_groups = [(c.name, c.type) for c in header.key], slot.wanted.config.key_groups
     require_fit(manifest, key, header.state_version, header.key_groups, wanted_groups)
     bound = _OVERHEAD * (manifest.limits.state_mb << 20)
+    if header.step == pb.StateHeader.BEGIN:
+        run = states.begin_import(header.deployment, header.session, header.bytes, replace=header.replace)
+        return pb.StateImportReply(run=run)
+    if header.step == pb.StateHeader.END:
+        states.end_import(header.deployment, header.session)
+        return pb.StateImportReply()
     groups: dict[int, StoredGroup] = {}
     total = 0
     for number, kind, data in _values(parts):
@@ -102,7 +126,12 @@ def imported(manager: Manager, states: States, parts: Iterator[pb.StatePart]) ->
             group.deltas.append(data)
     last_ended = header.last_ended if header.HasField("last_ended") else None
     record = {"last_ended": last_ended, "keys": header.keys, "bytes": header.bytes, "key_groups": header.key_groups}
-    states.put(header.deployment, header.session, record, groups, replace=header.replace)
+    if header.step == pb.StateHeader.PUT:
+        states.put_part(header.deployment, header.session, {**record, "run": header.run}, groups)
+    elif placed is not None:
+        over_nodes(across, placed, header, groups, lambda step: imported(manager, states, step, over_nodes))
+    else:
+        states.put(header.deployment, header.session, record, groups, replace=header.replace)
     return pb.StateImportReply(groups=len(groups), bytes=total)
 
 

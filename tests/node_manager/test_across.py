@@ -19,14 +19,14 @@ from tests.conftest import bound, patience, wait_until
 from tests.node_manager.conftest import add
 from tests.support.canaries import Watched
 from tests.support.diffs import Running
-from tests.support.keyed_node import imported
+from tests.support.keyed_node import exported
 from tests.support.keyed_slots import again_and_again
 from tests.support.node_commands import udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.split_attempt import Job
 from udo_cli import state_file
-from udo_protocol.errors import Conflict, SlotsAway, StateElsewhere, UdoError, UsageError
+from udo_protocol.errors import Conflict, NodeAway, SlotsAway, StateElsewhere, StateLost, UdoError, UsageError
 
 pytestmark = pytest.mark.long
 # Answers a key's timer with the key, a second behind its event.
@@ -194,6 +194,42 @@ def test_a_session_is_exported_as_it_is_at_one_moment_while_its_query_goes_on(cl
     assert shown["keys"] == len(query.keys) and shown["entries"] == [{"key": 7, "state": {"n": query.counts[7]}, "group": 7}]
 
 
+def test_a_session_is_imported_into_the_slots_of_all_nodes_and_served_by_none_before_it_is_whole(cluster: Nodes, tmp_path: Path) -> None:
+    query, file = Query(cluster, "copied"), tmp_path / "copied.state"
+    query.epoch("a")
+    query.epoch("b")
+    summary = exported(cluster.daemons["a"].api, file, "count", "copied")
+    keys = sorted(query.counts)
+    next_ones = [query.version * 1000 + query.counts[k] + 1 for k in keys]
+
+    def imports(node: str, session: str, start_epoch: int | None = None) -> None:
+        cluster.daemons[node].api.import_state(state_file.parts(file, summary, "count", session, start_epoch, False))
+
+    def epoch(node: str, session: str, number: int) -> list[int]:
+        return Job(cluster.address(node), "count", session, tls=cluster.tls).epoch(number, [keys])
+
+    imports("c", "whole")
+    (listed,) = [s for s in udo(cluster, "state", "ls", "count") if s["session"] == "whole"]
+    assert listed["keys"] == len(keys), listed
+    assert epoch("b", "whole", 2) == next_ones
+    with pytest.raises(Conflict, match="in use"):
+        imports("a", "whole")
+
+    cluster.lose("b")
+    for session in ("repeated", "left"):
+        with pytest.raises(NodeAway, match="the session's slots 1 of 3 are on node b"):
+            imports("a", session, 0)
+    cluster.start("b")
+    wait_until(lambda: cluster.offers("a", "count"), 60, "b to have its slot again")
+    for node in "ab":
+        with pytest.raises(StateLost, match="repeat udo state import, or remove"):
+            epoch(node, "left", 0)
+    imports("a", "repeated", 0)
+    assert epoch("c", "repeated", 0) == next_ones
+    assert udo(cluster, "state", "drop", "count", "left", "--yes", "--force")["keys"] == 0
+    assert [b % 1000 for b in epoch("c", "left", 0)] == [1] * len(keys)
+
+
 def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(cluster: Nodes) -> None:
     query = Query(cluster, "told")
     query.epoch("a")
@@ -280,7 +316,5 @@ def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster:
     for name in ("count", "add"):
         with pytest.raises(UsageError, match="expected mode off or advise, since its slots are spread over nodes"):
             cluster.client.scale(name, elasticity={"mode": "auto"})
-    with pytest.raises(UsageError, match="has 3 slots, 2 of them on this node.* an import of state"):
-        imported(cluster.daemons["a"], "q", {1: 1}, 0, deployment="count")
     with pytest.raises(UsageError, match="keeps its state in 3 slots"):
         Job(cluster.address("a"), "count", "stored", tls=cluster.tls).epoch(0, [[1]], stored=True)

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -21,12 +22,14 @@ from click.testing import CliRunner
 from node_manager.servers.access import connect
 from tests.conftest import bound, wait_until
 from tests.support.canaries import Watched
+from tests.support.keyed_node import exported
+from tests.support.node_commands import udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
 from tests.support.seeds import seeds
 from tests.support.split_attempt import Job
-from udo_cli import inspect_text, remote
+from udo_cli import inspect_text, remote, state_file
 from udo_protocol.errors import Conflict, UdoError, Unavailable
 from udo_protocol.state import replication
 
@@ -65,6 +68,33 @@ def test_what_was_ended_is_on_another_node_when_a_node_is_lost_with_its_disk_als
     query.tried("ac", lambda: lost(cluster, "b"))
     whole(cluster)
     query.tried("bc", lambda: None)
+
+
+def test_a_session_that_is_dropped_holds_up_no_replica(cluster: Nodes) -> None:
+    dropped, stays = Query(cluster, "dropped"), Query(cluster, "stays")
+    dropped.epoch("a", wait_s=60)
+    stays.epoch("b", wait_s=60)
+    assert udo(cluster, "state", "drop", "count", "dropped", "--yes", "--force")["keys"] == len(dropped.keys)
+    for node in "abc":
+        stays.epoch(node, wait_s=60)
+    dropped.restart()
+    dropped.job.wait_s = 60
+    lost(cluster, "c")
+    assert [b % 1000 for b in dropped.job.epoch(0, [[1, 50, 100]])] == [1] * 3
+    whole(cluster)
+    stays.epoch("a", wait_s=60)
+
+
+def test_what_was_imported_is_on_another_node_when_a_node_is_lost_with_its_disk(cluster: Nodes, tmp_path: Path) -> None:
+    query, file = Query(cluster, "source"), tmp_path / "source.state"
+    query.epoch("c", wait_s=60)
+    summary = exported(cluster.daemons["a"].api, file, "count", "source")
+    cluster.daemons["b"].api.import_state(state_file.parts(file, summary, "count", "brought", 0, False))
+    lost(cluster, "a")
+    job, keys = Job(cluster.address("b"), "count", "brought", tls=cluster.tls), sorted(query.counts)
+    job.wait_s = 60
+    assert [b % 1000 for b in job.epoch(0, [keys])] == [query.counts[k] + 1 for k in keys]
+    whole(cluster)
 
 
 def test_a_canary_is_also_tried_in_the_slots_of_a_lost_node(cluster: Nodes) -> None:

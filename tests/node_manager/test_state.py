@@ -231,25 +231,30 @@ def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_
 
     def breaks(self: States, slot: Slot, *wish: Any) -> None:
         changed.append(slot.number)
-        if len(changed) == 3:
+        if len(changed) == 2:
             raise Unavailable("the node manager was stopped")
         change(self, slot, *wish)
 
-    def imports(session: str) -> None:
-        api.import_state(state_file.parts(file, summary, "d", session, None, False))
+    def imports(session: str, start_epoch: int | None = None) -> None:
+        api.import_state(state_file.parts(file, summary, "d", session, start_epoch, False))
 
-    for session in ("left", "repeated"):
+    for session in ("left", "anew", "repeated"):
         changed.clear()
         monkeypatch.setattr(States, "_change", breaks)
         with pytest.raises(Unavailable, match="was stopped"):
-            imports(session)
-        assert changed == [0, 1000, 0]
+            imports(session, 0 if session == "anew" else None)
+        assert changed == [0, 1000]
         monkeypatch.setattr(States, "_change", change)
-    left = Job(node, session="left")
-    for epoch in (2, 1, 0):
-        with pytest.raises(StateLost):
-            left.epoch(epoch, [[1, 100]])
-        left.restart()
+    for session in ("left", "anew"):
+        left = Job(node, session=session)
+        for epoch in (2, 1, 0):
+            with pytest.raises(StateLost, match="repeat udo state import, or remove"):
+                left.epoch(epoch, [[1, 100]])
+            left.restart()
+    with pytest.raises(StateLost, match="repeat udo state import"):
+        next(api.export_state("d", "anew"))
+    api.drop_state("d", "anew", force=True)
+    assert Job(node, session="anew").epoch(0, [[1, 100]]) == [1, 1]
     imports("repeated")
     assert Job(node, session="repeated").epoch(1, [[1, 100]]) == [2, 2], "the last one again"
     assert Job(node, session="repeated").epoch(2, [[1, 100]]) == [3, 3]

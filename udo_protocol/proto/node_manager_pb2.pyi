@@ -734,7 +734,17 @@ class StatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[StateHeader, _Mapping]] = ..., piece: _Optional[_Union[StatePiece, _Mapping]] = ...) -> None: ...
 
 class StateHeader(_message.Message):
-    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace", "covers")
+    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace", "covers", "step", "run")
+    class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WHOLE: _ClassVar[StateHeader.Step]
+        BEGIN: _ClassVar[StateHeader.Step]
+        PUT: _ClassVar[StateHeader.Step]
+        END: _ClassVar[StateHeader.Step]
+    WHOLE: StateHeader.Step
+    BEGIN: StateHeader.Step
+    PUT: StateHeader.Step
+    END: StateHeader.Step
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
@@ -747,6 +757,8 @@ class StateHeader(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     COVERS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     session: str
     operator: str
@@ -759,7 +771,9 @@ class StateHeader(_message.Message):
     bytes: int
     replace: bool
     covers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ..., covers: _Optional[_Iterable[str]] = ...) -> None: ...
+    step: StateHeader.Step
+    run: int
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ..., covers: _Optional[_Iterable[str]] = ..., step: _Optional[_Union[StateHeader.Step, str]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")
@@ -790,12 +804,14 @@ class StatePiece(_message.Message):
     def __init__(self, group: _Optional[int] = ..., kind: _Optional[_Union[StatePiece.Kind, str]] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class StateImportReply(_message.Message):
-    __slots__ = ("groups", "bytes")
+    __slots__ = ("groups", "bytes", "run")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     groups: int
     bytes: int
-    def __init__(self, groups: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    run: int
+    def __init__(self, groups: _Optional[int] = ..., bytes: _Optional[int] = ..., run: _Optional[int] = ...) -> None: ...
 
 class StateDropRequest(_message.Message):
     __slots__ = ("deployment", "session", "force")

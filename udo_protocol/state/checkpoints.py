@@ -77,6 +77,7 @@ def _write_as_owner(
     entry: Callable[[], LoggedCheckpoint] | None = None,
 ) -> bool:
     """Run the commands in one transaction, fenced, logged and durable; returns whether the slot has replicas."""
+    replication.require_writes(prefix, commands)
     looks = [f"{prefix}{name}" for name in ("owner", "reading", "replicas")]
     for _ in range(_TRIES):
         state.send([("WATCH", *looks), ("MGET", *looks)])

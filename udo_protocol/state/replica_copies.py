@@ -16,16 +16,11 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.state import pieces, replication, savepoints, untrusted
 from udo_protocol.state.carrying import Carried
-from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 from udo_protocol.state.replication import START, LoggedWrites
 
-# Commands by which owners, and the node managers of their nodes, change the state of a slot.
-_WRITES = frozenset((b"SET", b"DEL", b"HSET", b"HSETNX", b"HDEL", b"RPUSH", b"PEXPIRE"))
 _FUNCTIONS = frozenset((b"udo_replaced", b"udo_run"))
 # Functions that a standby of an update calls at its end; a replica has no standbys.
 _IGNORED = frozenset((b"udo_leave",))
-_KINDS = ("m:", "g:", "d:", "runs:")
-_NAMES = frozenset(("sessions", DEAD, PENDING, REPLAY))
 _SCAN = 1000
 
 
@@ -75,7 +70,7 @@ def _kept(state: Connection, prefix: str, name: str, keep: Callable[[], None]) -
             for kind in ("g:", "d:"):
                 yield from _dumped(state, f"{prefix}{kind}{place.piece}", f"{kind}{place.piece}")
         yield from _dumped(state, f"{top}m:{session}", f"m:{session}")
-    for kind in ("sessions", DEAD, PENDING, REPLAY):
+    for kind in sorted(replication.NAMES):
         yield from _dumped(state, f"{top}{kind}", kind)
     for key in scanned(state, f"{prefix}runs:*"):
         yield from _dumped(state, key, key.removeprefix(prefix))
@@ -109,7 +104,7 @@ def received(state: Connection, prefix: str, carried: Iterable[Carried]) -> Held
             log, position, token = value.decode().split(" ")
             at = Held(log, position)
             state.call("SET", f"{prefix}tokens", int(token))
-        elif _known(name):
+        elif replication.is_of_the_state(name):
             state.call("RESTORE", f"{prefix}{name}", 0, value, "REPLACE")
         else:
             raise ProtocolError(f"a copy of a slot's state brings {name!r:.100}, which is none of its keys")
@@ -169,15 +164,10 @@ def _mapped(command: list[bytes], source: str, prefix: str) -> list[Arg]:
         if command[1] not in _FUNCTIONS or command[2:4] != [b"1", source.encode()]:
             raise Conflict(f"{command[1].decode()} replaces the state of {source}: it has to be copied again")
         return [*command[:3], prefix, *command[4:]]
+    replication.require_write(what.decode("ascii", "replace"), command[1].decode("utf-8", "replace"), source)
     name = command[1].decode().removeprefix(source)
-    if name.startswith("savepoint:"):  # a rollback's, which replicas do not keep
+    if replication.is_of_the_node(name):  # in the log of an earlier release
         return ["EXISTS", prefix]
-    if what not in _WRITES or not command[1].startswith(source.encode()) or not _known(name):
-        raise ProtocolError(f"{what.decode('ascii', 'replace'):.20} of {name!r:.100} is no write of a slot's owner")
     if what == b"DEL" and len(command) > 2:
         raise ProtocolError("expected the removal of one key")
     return [what, prefix + name, *command[2:]]
-
-
-def _known(name: str) -> bool:
-    return name in _NAMES or name.startswith(_KINDS)

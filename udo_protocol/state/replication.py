@@ -21,18 +21,23 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from udo_protocol.errors import ServerLost, Unavailable
+from udo_protocol.errors import ProtocolError, ServerLost, Unavailable
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection, ReplyError
 from udo_protocol.state import untrusted
+from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 
 START = "0-0"
 # Bytes of commands in one entry of the stream; a larger transaction has several entries, the last of which is marked `whole`.
 _ENTRY_BYTES = 8 << 20
 # Entries sent to a reader at once.
 _ENTRIES = 16
-# Keys that are useless on another node: they refer to the log of this node's queue server.
-_OF_THIS_NODE = ("ckpt", "riding", "cut")
+# Keys that are useless on another node: they refer to the log of this node's queue server, and to the disk of this node.
+_OF_THE_NODE = frozenset(("ckpt", "riding", "cut", "homes"))
+# The others that owners, and the node managers of their nodes, write in transactions, and by which commands.
+_WRITES = frozenset(("SET", "DEL", "HSET", "HSETNX", "HDEL", "RPUSH", "PEXPIRE"))
+_KINDS = ("m:", "g:", "d:", "runs:")
+NAMES = frozenset(("sessions", DEAD, PENDING, REPLAY))
 _SYNC_MS = 10_000
 # Pauses between checks whether the replicas hold an entry: they need two round trips between hosts and a sync of a disk.
 _LOOK_INCREMENT_US, _LOOK_CEILING_US = 100, 2_000
@@ -89,7 +94,7 @@ def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[li
     parts: list[list[bytes]] = [[]]
     size = 0
     for write in writes:
-        if _key(write).removeprefix(prefix) in _OF_THIS_NODE:
+        if is_of_the_node(_key(write).removeprefix(prefix)):
             continue
         if size > _ENTRY_BYTES:
             parts.append([])
@@ -108,6 +113,7 @@ def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[li
 
 def write(state: Connection, prefix: str, writes: Sequence[Sequence[Arg]]) -> list[Any]:
     """Run these commands of a node manager in one transaction, logged if the slot has replicas; returns their replies."""
+    require_writes(prefix, writes)
     for _ in range(_TRIES):
         state.send([("WATCH", f"{prefix}replicas"), ("EXISTS", f"{prefix}replicas")])
         _, replicated = state.reply(), state.reply()
@@ -120,6 +126,30 @@ def write(state: Connection, prefix: str, writes: Sequence[Sequence[Arg]]) -> li
         if replies[-1] is not None:
             return list(replies[-1][: len(writes)])
     raise Unavailable(f"the replicas of {prefix} changed {_TRIES} times while it was written")
+
+
+def require_writes(prefix: str, commands: Iterable[Sequence[Arg]]) -> None:
+    """`require_write` for each command of a transaction that is no function's: replicas, which would stop at it, may come later."""
+    for command in commands:
+        if command[0] != "FCALL":
+            require_write(str(command[0]), str(command[1]), prefix)
+
+
+def require_write(command: str, key: str, prefix: str) -> None:
+    """ProtocolError unless replicas take over, or pass over, a command on this key of the slot."""
+    name = key.removeprefix(prefix)
+    if command not in _WRITES or not key.startswith(prefix) or not (is_of_the_state(name) or is_of_the_node(name)):
+        raise ProtocolError(f"{command:.20} of {name!r:.100} is no write of a slot's owner")
+
+
+def is_of_the_state(name: str) -> bool:
+    """Whether a copy of the slot has this key."""
+    return name in NAMES or name.startswith(_KINDS)
+
+
+def is_of_the_node(name: str) -> bool:
+    """Whether the key is useless on another node. A savepoint is a rollback's, which replicas do not keep."""
+    return name in _OF_THE_NODE or name.startswith("savepoint:")
 
 
 def _key(write: Sequence[Arg]) -> str:
