@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from udo_protocol.errors import StateElsewhere, StateLost, Unavailable
+from udo_protocol.errors import Conflict, StateElsewhere, StateLost, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection
 
 # What this node has of a session: all of its state; only what its store needs; old state from before its release; what an import into
 # several slots has brought so far.
 HOME, STORED, FORMER, IMPORTING = "home", "stored", "former", "importing"
-# Of a mark that names no version of the session's map.
-_NO_VERSION = -1
+# Numbers of imports, which stand in their marks in place of a version of the session's map.
+_NUMBERS = 1 << 62
 
 
 class GroupMaps(Protocol):
@@ -81,11 +81,11 @@ class Homes:
         with contextlib.closing(self._connect()) as state:
             return _noted(prefix, asked.session, self._claim(state, asked), HOME)
 
-    def importing(self, prefix: str, asked: SessionRequest, *, registered: bool) -> list[Arg]:
+    def importing(self, prefix: str, asked: SessionRequest, number: int, *, registered: bool) -> list[Arg]:
         """Return the command by which the session is served no more until that of `taken`. Errors as in `taken`, which does more."""
         if registered:
             self.taken(prefix, asked)
-        return _noted(prefix, asked.session, _NO_VERSION, IMPORTING)
+        return _noted(prefix, asked.session, number, IMPORTING)
 
     def release(self, deployment: str, session: str, prefix: str) -> None:
         """Let another node begin the session, whose state is about to be dropped here."""
@@ -163,6 +163,17 @@ def require_whole(state: Connection, prefix: str, asked: SessionRequest) -> None
 def is_importing(state: Connection, prefix: str, session: str) -> bool:
     """Whether an import of the session into the slots of this node has begun and not ended."""
     return _mark(state, prefix, session)[1] == IMPORTING
+
+
+def require_import(state: Connection, prefix: str, asked: SessionRequest, number: int) -> None:
+    """Conflict unless the import with that number is under way."""
+    if _mark(state, prefix, asked.session) != (number, IMPORTING):
+        raise Conflict(f"{asked} was dropped meanwhile, or another import of it has begun: import it again")
+
+
+def import_number() -> int:
+    """A number for an import, other than all others."""
+    return secrets.randbelow(_NUMBERS)
 
 
 def forgetting(prefix: str, session: str) -> list[Arg]:

@@ -159,9 +159,10 @@ class States:
         deployment = self._manager.deployments.find(name)
         first, _ = keyed(deployment)
         if deployment.slots_in_all > 1:
-            run = self.begin_import(name, session, record["bytes"], replace=replace)
-            self.put_part(name, session, {**record, "run": run}, groups)
-            self.end_import(name, session)
+            number = homes.import_number()
+            run = self.begin_import(name, session, number, record["bytes"], replace=replace)
+            self.put_part(name, session, number, {**record, "run": run}, groups)
+            self.end_import(name, session, number)
             return
         self._require_room(deployment, record["bytes"])
         home: Writes = []
@@ -173,15 +174,15 @@ class States:
         def put(state: Connection, queue: Connection) -> Writes:
             self._require_free(state, queue, first, session, replace=replace)
             known = {**record, "run": checkpoints.newest_run(state, first.prefix, session)}
-            return [*_replacing(first.prefix, session, known, groups, state, queue), *home]
+            return [*_replacing(state, first.prefix, session, known, groups), *home]
 
         with self._manager.moves.none_during(name):
             self._change(first, session, put, claim)
 
-    def begin_import(self, name: str, session: str, size: int, *, replace: bool) -> int:
+    def begin_import(self, name: str, session: str, number: int, size: int, *, replace: bool) -> int:
         """Let the slots of this node serve the session no more until `end_import`; return its newest run that is known here.
 
-        `size`: bytes of the whole state. Errors as in `put`. What is there of the session stays until `put_part`.
+        `number`: the import's. `size`: bytes of the whole state. Errors as in `put`. What is there of the session stays until `put_part`.
         """
         deployment = self._manager.deployments.find(name)
         first, _ = keyed(deployment)
@@ -190,40 +191,46 @@ class States:
             again = homes.is_importing(state, first.prefix, session)
             for slot in deployment.own:
                 self._require_free(state, queue, slot, session, replace=replace or again)
-            mark = self._manager.homes.importing(first.prefix, SessionRequest(name, session), registered=self._registered(name))
+            mark = self._manager.homes.importing(first.prefix, SessionRequest(name, session), number, registered=self._registered(name))
             writes: Writes = [mark]
             if session not in records(state, first.prefix):  # so that it is listed, and can be dropped, if the import is interrupted now
                 key_groups = InstanceConfig.parse(deployment.config).key_groups
                 nothing = {"last_ended": None, "run": 0, "keys": 0, "bytes": 0, "key_groups": key_groups}
                 writes.append(_noting(first.prefix, session, nothing))
             replication.write(state, first.prefix, writes)
-            return checkpoints.newest_run(state, first.prefix, session)
+            return max(checkpoints.newest_run(state, slot.prefix, session) for slot in deployment.own)
 
-    def put_part(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> None:
-        """Write what the slots of this node have of the session: the groups, and those below 0 in each. Conflict if it has other groups.
+    def put_part(self, name: str, session: str, number: int, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> None:
+        """Write what the slots of this node have of the session: the groups, and those below 0 in each. Conflict if it has other groups,
+        or import `number` is over.
 
         `record`: its `keys` and `bytes` are noted with the first slot only, so that they are counted once.
         """
         deployment, placed = self._manager.deployments.find(name), self._manager.across.find(name)
+        asked, prefix = SessionRequest(name, session), deployment.slot.prefix
+
+        def put(slot: Slot, known: Mapping[str, Any], mine: Mapping[int, StoredGroup], state: Connection, _: Connection) -> Writes:
+            homes.require_import(state, prefix, asked, number)
+            return _replacing(state, slot.prefix, session, known, mine)
+
         with self._manager.moves.none_during(name):
             own = [slot.number for slot in deployment.own]
-            numbers = placed.on(self._manager.settings.node, own, record["key_groups"]) if placed else self._manager.moves.map(deployment)
-            having = {n: numbers.groups[n] for n in groups if n >= 0}
-            if elsewhere := sorted(n for n, number in having.items() if number < 0):
+            known = placed.on(self._manager.settings.node, own, record["key_groups"]) if placed else self._manager.moves.map(deployment)
+            having = {n: known.groups[n] for n in groups if n >= 0}
+            if elsewhere := sorted(n for n, there in having.items() if there < 0):
                 raise Conflict(f"key groups {elsewhere} of {name!r} are on another node by now: import the session again")
             for slot in deployment.own:
                 mine = {n: group for n, group in groups.items() if having.get(n, slot.number) == slot.number}
-                known = record if slot is deployment.slot else {**record, "keys": 0, "bytes": 0}
-                self._change(slot, session, functools.partial(_replacing, slot.prefix, session, known, mine), _nothing)
+                noted = record if slot is deployment.slot else {**record, "keys": 0, "bytes": 0}
+                self._change(slot, session, functools.partial(put, slot, noted, mine), _nothing)
 
-    def end_import(self, name: str, session: str) -> None:
-        """Serve the session from now on."""
+    def end_import(self, name: str, session: str, number: int) -> None:
+        """Serve the session from now on. Conflict if import `number` is over."""
         deployment, asked = self._manager.deployments.find(name), SessionRequest(name, session)
         prefix = deployment.slot.prefix
         done = self._manager.homes.taken(prefix, asked) if self._registered(name) else homes.forgetting(prefix, session)
         with self._connected() as (state, _):
-            if not homes.is_importing(state, prefix, session):
-                raise Conflict(f"{asked} was dropped or released meanwhile: import it again")
+            homes.require_import(state, prefix, asked, number)
             replication.write(state, prefix, [done])
 
     # -- the parts ---------------------------------------------------------------------------------------------------
@@ -369,9 +376,7 @@ def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, Ma
     return found
 
 
-def _replacing(
-    prefix: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], state: Connection, _queue: Connection
-) -> Writes:
+def _replacing(state: Connection, prefix: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> Writes:
     """The commands that replace what a slot has of the session."""
     writes = [*_removal(state, prefix, session), _noting(prefix, session, record)]
     names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote

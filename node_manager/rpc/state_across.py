@@ -21,6 +21,7 @@ from queue import Full, Queue
 from threading import Event
 
 from node_manager.deployments.across import Across
+from node_manager.homes import import_number
 from node_manager.rpc.state_service import Parts, Step, group_parts
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NodeAway, Unavailable
@@ -162,6 +163,7 @@ def import_across(across: Across, placed: Placement, header: pb.StateHeader, gro
         with _naming(placed, node):
             return here(parts) if node == across.node else across.connect(node).import_state(parts)
 
+    header.number = import_number()
     runs = [step(node, _of(header, pb.StateHeader.BEGIN)).run for node in nodes]
     for node in nodes:
         mine = {n: group for n, group in groups.items() if n < 0 or placed.nodes[known.groups[n]] == node}

@@ -106,10 +106,10 @@ def imported(manager: Manager, states: States, parts: Parts, over_nodes: OverNod
     require_fit(manifest, key, header.state_version, header.key_groups, wanted_groups)
     bound = _OVERHEAD * (manifest.limits.state_mb << 20)
     if header.step == pb.StateHeader.BEGIN:
-        run = states.begin_import(header.deployment, header.session, header.bytes, replace=header.replace)
+        run = states.begin_import(header.deployment, header.session, header.number, header.bytes, replace=header.replace)
         return pb.StateImportReply(run=run)
     if header.step == pb.StateHeader.END:
-        states.end_import(header.deployment, header.session)
+        states.end_import(header.deployment, header.session, header.number)
         return pb.StateImportReply()
     groups: dict[int, StoredGroup] = {}
     total = 0
@@ -127,7 +127,7 @@ def imported(manager: Manager, states: States, parts: Parts, over_nodes: OverNod
     last_ended = header.last_ended if header.HasField("last_ended") else None
     record = {"last_ended": last_ended, "keys": header.keys, "bytes": header.bytes, "key_groups": header.key_groups}
     if header.step == pb.StateHeader.PUT:
-        states.put_part(header.deployment, header.session, {**record, "run": header.run}, groups)
+        states.put_part(header.deployment, header.session, header.number, {**record, "run": header.run}, groups)
     elif placed is not None:
         over_nodes(across, placed, header, groups, lambda step: imported(manager, states, step, over_nodes))
     else:

@@ -255,6 +255,9 @@ def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_
         next(api.export_state("d", "anew"))
     api.drop_state("d", "anew", force=True)
     assert Job(node, session="anew").epoch(0, [[1, 100]]) == [1, 1]
-    imports("repeated")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(imports, "repeated", start) for start in (None, None))
+    outcomes = [e for f in (first, second) if (e := f.exception()) is not None]
+    assert len(outcomes) < 2 and all(isinstance(e, Conflict) for e in outcomes), outcomes
     assert Job(node, session="repeated").epoch(1, [[1, 100]]) == [2, 2], "the last one again"
     assert Job(node, session="repeated").epoch(2, [[1, 100]]) == [3, 3]

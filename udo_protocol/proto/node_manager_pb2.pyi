@@ -734,7 +734,7 @@ class StatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[StateHeader, _Mapping]] = ..., piece: _Optional[_Union[StatePiece, _Mapping]] = ...) -> None: ...
 
 class StateHeader(_message.Message):
-    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace", "covers", "step", "run")
+    __slots__ = ("deployment", "session", "operator", "version", "state_version", "key", "key_groups", "last_ended", "keys", "bytes", "replace", "covers", "step", "run", "number")
     class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WHOLE: _ClassVar[StateHeader.Step]
@@ -759,6 +759,7 @@ class StateHeader(_message.Message):
     COVERS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     session: str
     operator: str
@@ -773,7 +774,8 @@ class StateHeader(_message.Message):
     covers: _containers.RepeatedScalarFieldContainer[str]
     step: StateHeader.Step
     run: int
-    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ..., covers: _Optional[_Iterable[str]] = ..., step: _Optional[_Union[StateHeader.Step, str]] = ..., run: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, deployment: _Optional[str] = ..., session: _Optional[str] = ..., operator: _Optional[str] = ..., version: _Optional[str] = ..., state_version: _Optional[int] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., key_groups: _Optional[int] = ..., last_ended: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., replace: _Optional[bool] = ..., covers: _Optional[_Iterable[str]] = ..., step: _Optional[_Union[StateHeader.Step, str]] = ..., run: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")
