@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+import msgpack
 import pytest
 
 from tests.conftest import Servers
@@ -262,3 +263,28 @@ def test_a_rollback_to_former_state_is_not_followed_but_copied(servers: Servers)
     it.checkpoint([*it.write("q", 1, b"1", anew=True), rewinding.rewind(A)])
     with pytest.raises(Conflict, match="copied again"):
         follow(it.state)
+
+
+def test_what_replicas_would_stop_at_is_written_by_nobody_and_what_is_of_the_node_alone_is_not_sent(servers: Servers) -> None:
+    it = Replicated(servers)
+    for key in (f"{A}other", f"{B}sessions"):
+        with pytest.raises(ProtocolError, match="is no write of a slot's owner"):
+            it.checkpoint([("SET", key, 1)])
+        with pytest.raises(ProtocolError, match="is no write of a slot's owner"):
+            replication.write(it.state, A, [("SET", key, 1)])
+    copied(it.state)
+    checkpoints.amend(
+        it.state, A, it.token, [["HDEL", f"{A}homes", "q"], ["HSET", f"{A}cut", "q", "1 run"], *it.write("q", 1, b"1", anew=True)]
+    )
+    follow(it.state)
+    assert whole(it.state, B) == whole(it.state, A)
+    assert it.state.call("EXISTS", f"{B}homes", f"{B}cut") == 0
+
+
+def test_a_write_of_an_earlier_release_that_is_of_its_node_alone_stops_no_replica(servers: Servers) -> None:
+    it = Replicated(servers)
+    copied(it.state)
+    it.state.call("XADD", f"{A}replog", "*", "whole", it.token, "w", msgpack.packb([b"HDEL", f"{A}homes".encode(), b"q"]))
+    it.checkpoint(it.write("q", 1, b"1", anew=True))
+    follow(it.state)
+    assert whole(it.state, B) == whole(it.state, A)
