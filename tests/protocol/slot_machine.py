@@ -127,7 +127,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     def load(self, instance: Instance) -> Instance:
         covered = checkpoints.load_checkpoint(self.state, P).seq
-        instance.cursor, instance.count, instance.pending = covered + 1, int(self.state.call("GET", f"{P}count") or 0), []
+        instance.cursor, instance.count, instance.pending = covered + 1, int(self.state.call("GET", f"{P}g:count") or 0), []
         return instance
 
     def pick(self, choice: int) -> Instance | None:
@@ -251,7 +251,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     def write(self, instance: Instance, emitted: int) -> slot_reader.Emit:
         covers = checkpoints.Checkpoint(instance.cursor - 1)
-        return checkpoints.checkpoint(self.state, P, instance.token, covers, emitted, [("SET", f"{P}count", instance.count)])
+        return checkpoints.checkpoint(self.state, P, instance.token, covers, emitted, [("SET", f"{P}g:count", instance.count)])
 
     @rule(choice=st.integers(0, 3), hold=st.booleans())
     def pin(self, choice: int, hold: bool) -> None:
