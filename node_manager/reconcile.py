@@ -24,7 +24,7 @@ from node_manager.registry_calls import RETRY_MOST_S, RegistryCalls, keep_asking
 from node_manager.replicas import in_step
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol import supervised
-from udo_protocol.errors import Conflict, NotFound, Refused, UdoError, Unavailable
+from udo_protocol.errors import NotFound, Refused, UdoError, Unavailable
 from udo_protocol.lifecycle import REFUSED
 from udo_protocol.listening import reached_at
 
@@ -353,9 +353,7 @@ class Reconciler:
             self._report(wish, "ready", phase="ready", **step)
         else:
             try:
-                instance = manager.updates.promote(name, version, digest, config)
-            except Conflict:  # not prepared by this manager, which is new, or the standby died
-                instance = manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
+                instance = manager.updates.promote_all(name, version, digest, config, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
                 instance = self._deploy({**wish, "version": version, "digest": digest}, config, manager.across.slots_here(wish))
             self._report(wish, "answering", instance, phase="answering", **step)

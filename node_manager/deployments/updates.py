@@ -15,8 +15,9 @@ from node_manager.deployments.moves import Moves
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import OperatorImage
 from node_manager.instances.instances import Instance
+from node_manager.slots.slot import Slot
 from node_manager.trials.mirrors import Mirrors
-from udo_protocol.errors import UdoError, WaitTimeout
+from udo_protocol.errors import Conflict, UdoError, WaitTimeout
 
 # Promotion takes two round trips, and more if a standby has to be loaded anew.
 _PROMOTE_TIMEOUT_S = 30.0
@@ -40,6 +41,7 @@ class Updates:
     ) -> None:
         self._node, self._deployments, self._mirrors, self._scaling, self._prune = node, deployments, mirrors, scaling, prune
         self._moves = moves
+        self._prepared: dict[str, list[Slot]] = {}  # deployment -> the slots in which an update of it was prepared
 
     def prepare(
         self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
@@ -48,27 +50,39 @@ class Updates:
         deployment = self._deployments.find(name)
         self._moves.require_none(name)
         wanted = self._deployments.wanted(deployment, version, digest, config)
-        prepared = [slot.prepare(wanted, check=check) for slot in deployment.own]
-        self._await(prepared, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
+        self._prepared[name] = slots = deployment.own
+        ready = [slot.prepare(wanted, check=check) for slot in slots]
+        self._await(ready, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
         self._moves.require_none(name)  # a move that began before the slots were marked as updating
         return wanted.image
 
     def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
-        """Let the prepared version answer from here on, and be the wanted one. Return the name of the first slot's instance."""
+        """Let the prepared version answer from here on, and be the wanted one. Return the name of the first slot's instance.
+
+        Conflict if a slot has no standby: none was prepared, or it was lost since. Others may have been promoted.
+        """
         deployment = self._deployments.find(name)
         manifest = self._deployments.image(deployment, version, digest).manifest
         if manifest.key:
             self._mirrors.end(name, serving=manifest)
-        prepared = [slot for slot in deployment.own if slot.updating]
-        promoted = [slot.promote() for slot in prepared or deployment.own]  # a slot that was added meanwhile follows below
+        prepared = self._prepared.pop(name, [])  # a slot that was added meanwhile follows below
+        promoted = [slot.promote() for slot in [s for s in deployment.own if s in prepared] or deployment.own]
         instance = self._await(promoted, _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
         self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
         self._scaling.follow(deployment)
         return instance.name
 
+    def promote_all(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
+        """Promote; if a slot has no standby, prepare the version once more. Return the first slot's instance."""
+        try:
+            return self.promote(name, version, digest, config)
+        except Conflict:
+            return self.change(name, version, digest, config, wait_s)
+
     def discard(self, name: str) -> None:
         """Give up a prepared update."""
+        self._prepared.pop(name, None)
         for slot in self._deployments.find(name).own:
             slot.discard()
 
@@ -118,7 +132,8 @@ class Updates:
             yield step("starting", image.manifest.reference)
             self.prepare(name, image.manifest.version, image.digest, config)
             yield step("ready")
-            instance = self.promote(name, image.manifest.version, image.digest, config)
+            wanted = deployment.config if config is None else config
+            instance = self.promote_all(name, image.manifest.version, image.digest, wanted, _PROMOTE_TIMEOUT_S)
             yield step("answering", instance)
         except UdoError as e:
             with contextlib.suppress(UdoError):

@@ -91,6 +91,29 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
     assert [s.version for s in api.status().slots] == ["1"]
 
 
+def test_a_slot_whose_standby_was_lost_before_the_promotion_is_not_left_behind(manager: Manager, api: NodeClient) -> None:
+    """Its owner died in between, and who took its place is newer than the standby, which leaves."""
+    home = manager.settings.home
+    one = put_image(home, COUNT, **KEYED)
+    two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+    manager.deploy("d", "t", "1", one, {}, 30, slots=2)
+    job, keys = Job(str(home / "node.sock")), [1, 100]
+    assert job.epoch(0, [keys]) == [1, 1]
+    manager.updates.change("d", "2", two, {}, 30)
+    assert job.epoch(1, [keys]) == [2, 2]
+    manager.updates.prepare("d", "1", one)
+    _, last = manager.deployments.find("d").own
+    owner = last.view().owner
+    assert owner is not None
+    os.kill(api.status().slots[1].pid, signal.SIGKILL)
+    wait_until(lambda: last.view().owner not in (None, owner) and not last.updating, 30, "another owner, and the standby to be gone")
+    with pytest.raises(Conflict, match="no update of d is prepared"):
+        manager.updates.promote("d", "1", one)
+    manager.updates.promote_all("d", "1", one, {}, 30)
+    assert [s.version for s in api.status().slots] == ["1", "1"]
+    assert job.epoch(2, [keys]) == [3, 3]
+
+
 @pytest.mark.long
 def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_version_until_all_have_one_again(
     manager: Manager, api: NodeClient
