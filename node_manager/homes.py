@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from udo_protocol.errors import Conflict, StateElsewhere, StateLost, Unavailable
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.registry.wanted import MovedSession
 
 # What this node has of a session: all of its state; only what its store needs; old state from before its release; what an import into
 # several slots has brought so far.
@@ -94,9 +95,9 @@ class Homes:
                 version, _ = _mark(state, prefix, session)
                 self._maps.release(deployment, session, node=self._node, incarnation=incarnation(state), version=version)
 
-    def moved(self, prefix: Callable[[str], str | None], moved: Iterable[Mapping[str, Any]]) -> None:
+    def moved(self, prefix: Callable[[str], str | None], moved: Iterable[MovedSession]) -> None:
         """Mark what this node remembers of maps that have a newer version by now: it is not to be served."""
-        known = [(p, m["session"], int(m["version"])) for m in moved if (p := prefix(m["deployment"])) is not None]
+        known = [(p, m.session, m.version) for m in moved if (p := prefix(m.deployment)) is not None]
         if not known:
             return
         with contextlib.closing(self._connect()) as state:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
 from threading import Event
-from typing import Any
 
-from elasticity.scaling.modes import AUTO, Elasticity
+from elasticity.scaling.modes import AUTO
 from node_manager import home_format
+from node_manager.config import DeploymentConfig, Release
 from node_manager.control import own_policies
 from node_manager.control.controllers import Controllers
 from node_manager.control.downtime import Downtime
@@ -38,7 +38,7 @@ from node_manager.drivers.base import Driver
 from node_manager.files import lock
 from node_manager.homes import Homes, incarnation
 from node_manager.images.images import Images
-from node_manager.instances.instances import InstanceConfig, Instances
+from node_manager.instances.instances import Instances
 from node_manager.instances.pool import Pool
 from node_manager.replicas.copies import Copies, clean
 from node_manager.replicas.sources import Sources
@@ -51,6 +51,7 @@ from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
 from udo_protocol.errors import Conflict, SlotBroken
 from udo_protocol.listening import settled
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import dead_letters, untrusted
 from udo_protocol.state.group_map import FIRST_VERSION
 
@@ -150,27 +151,14 @@ class Manager:
         for reference in self.images.prune(used):
             self.driver.forget(reference)
 
-    def deploy(
-        self,
-        name: str,
-        operator: str,
-        version: str,
-        digest: str,
-        config: dict[str, Any],
-        wait_s: float,
-        source: str = "local",
-        slots: int = 1,
-        in_all: int = 1,
-        made: int | None = None,
-    ) -> str:
+    def deploy(self, wanted: WantedDeployment, wait_s: float, source: str = "local") -> str:
         """Make the operator callable and wait for it; the same call again changes nothing. Return the instance's name.
 
-        `slots`: the number that a new keyed deployment begins with; any other deployment is scaled. `in_all`: the number on all nodes that
-        it is spread over. `made`: the deployment's number at the registry.
+        The number of slots is what a new keyed deployment begins with; any other deployment is scaled.
         """
-        image = self.images.get(operator, version, digest)
-        InstanceConfig.parse(config)
-        Elasticity.parse(config.get("elasticity"))
+        name, config = wanted.name, DeploymentConfig(wanted.config)
+        image = self.images.get(wanted.operator, wanted.version, wanted.digest)
+        config.require_valid()
         with self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
@@ -180,21 +168,21 @@ class Manager:
                 deployment.terms[deployment.slot.number] = term
                 self.scaling.take_over(deployment, taken[1:])
                 if image.manifest.key:
-                    self.scaling.begin(deployment, slots)
-            elif (deployment.operator, deployment.digest) != (operator, image.digest):
+                    self.scaling.begin(deployment, wanted.slots_on(self.settings.node))
+            elif (deployment.operator, deployment.digest) != (wanted.operator, image.digest):
                 there = f"{deployment.operator}@{deployment.version} ({deployment.digest})"
                 raise Conflict(f"deployment {name!r} on node {self.settings.node} serves {there}; change it with: udo update {name}")
             elif source == "local":
                 self.deployments.require_local(deployment, f"udo deploy {name}")
-            deployment.source, deployment.in_all, deployment.made = source, in_all, made
-        instance = self.updates.change(name, image.manifest.version, image.digest, config, wait_s)
+            deployment.source, deployment.in_all, deployment.made = source, wanted.slots_in_all, wanted.made
+        instance = self.updates.change(name, Release(image.manifest.version, image.digest, config), wait_s)
         self.copies.taken(deployment)
         return instance
 
     def ask_slots(self, name: str, count: int, wait_s: float) -> None:
         """Scale to the number of slots asked for. In mode auto the number then changes by itself: only a request for another one counts."""
         deployment = self.deployments.find(name)
-        Elasticity.parse(deployment.config.get("elasticity"))
+        deployment.config.require_valid()
         controlled = self.plant.controlled(deployment)
         if controlled.mode != AUTO or deployment.asked != count:
             self.scale_outs.scale(name, count, wait_s)
@@ -284,7 +272,7 @@ class Manager:
     def diff(self, name: str, version: str, digest: str, for_s: float, examples: int, stop: Event) -> Iterator[MirrorFindings]:
         """Let a version answer beside the serving one, on this node, and yield the differences. Serving is not affected."""
         deployment = self.deployments.find(name)
-        wanted = self.deployments.wanted(deployment, version, digest)
+        wanted = self.deployments.wanted(deployment, Release(version, digest, deployment.config))
         if wanted.image.manifest.key:
             self.moves.require_none(name)
         each = -(-examples // len(deployment.own))

@@ -10,23 +10,24 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from threading import Condition, Event, Lock
-from typing import Any
 
 import structlog
 
+from node_manager import reports
+from node_manager.config import DeploymentConfig, Release
 from node_manager.manager import Manager
 from node_manager.registry_calls import RETRY_MOST_S, RegistryCalls, keep_asking
 from node_manager.replicas import in_step
-from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol import supervised
 from udo_protocol.errors import NotFound, Refused, UdoError, Unavailable
 from udo_protocol.lifecycle import REFUSED
 from udo_protocol.listening import reached_at
+from udo_protocol.registry.wanted import NodeReport, UpdatePhase, UpdateStep, WantedDeployment, WantedState
 
 _log = structlog.get_logger()
 POLL_S = 25
@@ -45,6 +46,16 @@ _OBSERVE_S = 1.0
 _LEAVE_S = 2.0
 
 
+@dataclass(frozen=True)
+class Removal:
+    """What is wanted of a deployment that this node has from the registry, and that is gone there."""
+
+    name: str
+
+
+Wish = WantedDeployment | Removal
+
+
 class Reconciler:
     """See the module."""
 
@@ -56,13 +67,13 @@ class Reconciler:
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         self._lock = Lock()
         self._changed = Condition(self._lock)  # notified when _latest changes
-        self._latest: dict[str, Mapping[str, Any]] = {}
+        self._latest: dict[str, Wish] = {}
         self._busy: set[str] = set()
-        self._done: dict[str, Any] = {}  # deployment -> (the last wish that was carried out, which acquaintance knows of it)
+        self._done: dict[str, tuple[Wish, int]] = {}  # deployment -> (the last wish that was carried out, which acquaintance knows of it)
         # Counts how often the registry came to know this node anew: what was reported before, it does not know.
         self._acquaintance = 0
         self._has_reported = False
-        self._told: dict[str, tuple[Mapping[str, Any], tuple[str, str]]] = {}  # deployment -> (wish it serves, condition last reported)
+        self._told: dict[str, tuple[WantedDeployment, tuple[str, str]]] = {}  # deployment -> (wish it serves, condition last reported)
         self._again: dict[str, float] = {}  # deployment -> time of the next try after a failure (monotonic)
 
     def start(self) -> None:
@@ -123,13 +134,13 @@ class Reconciler:
 
         def read() -> None:
             nonlocal generation
-            wanted = self._registry.wanted(self._node, generation, POLL_S, self._manager.incarnation)
-            self._manager.across.learn(wanted["deployments"], wanted.get("addresses", {}))
+            wanted = WantedState.parse(self._registry.wanted(self._node, generation, POLL_S, self._manager.incarnation))
+            self._manager.across.learn(wanted)
             self._told_placements.set()
-            self._take(wanted["deployments"])
-            if wanted["generation"] != generation:
-                self._manager.lanes.forget_homes(wanted["moved"])
-            generation = int(wanted["generation"])
+            self._take(wanted.deployments)
+            if wanted.generation != generation:
+                self._manager.lanes.forget_homes(wanted.moved)
+            generation = wanted.generation
 
         self._retrying(read, "wanted", self._manager.lanes.unheard)
 
@@ -151,14 +162,7 @@ class Reconciler:
                 if not self._changed.wait_for(lambda: bool(self._manager.canaries.running()) or self._stopping.is_set(), POLL_S):
                     return
             for name, canary in self._manager.canaries.running():
-                told: dict[str, Any] = {"version": canary.version, "digest": canary.digest, "update_id": canary.update_id}
-                if isinstance(canary, KeyedCanary):
-                    told["detail"] = canary.first_error
-                    if why := canary.failure:
-                        told |= {"state": "failed", "phase": "failed", "detail": str(why), "error_code": why.code}
-                if "phase" not in told:
-                    told |= {"state": "canary", "phase": "observed", "measured": canary.measured()}
-                self._registry.report(self._node, name, incarnation=self._manager.incarnation, **told)
+                self._registry.report(self._node, reports.counts(name, canary), self._manager.incarnation)
                 canary.confirmed_at = time.monotonic()
             self._stopping.wait(_OBSERVE_S)
 
@@ -176,14 +180,14 @@ class Reconciler:
 
         self._retrying(look, "conditions")
 
-    def _tell_condition(self, name: str, wish: Mapping[str, Any], condition: tuple[str, str]) -> None:
+    def _tell_condition(self, name: str, wish: WantedDeployment, condition: tuple[str, str]) -> None:
         """Report as a piece of the deployment's work, so that later reports of an update arrive after this one."""
         with self._lock:
             if name in self._busy:
                 return
             self._busy.add(name)
         try:
-            if self._tell(wish, *condition):
+            if self._tell(reports.state(wish, *condition), wish):
                 self._told[name] = (wish, condition)
         finally:
             with self._lock:
@@ -191,20 +195,20 @@ class Reconciler:
             if name in self._latest:
                 self._work(name)
 
-    def _take(self, deployments: list[Mapping[str, Any]]) -> None:
-        names = self._manager.lanes.wanted = frozenset(d["name"] for d in deployments)
+    def _take(self, deployments: Sequence[WantedDeployment]) -> None:
+        names = self._manager.lanes.wanted = frozenset(d.name for d in deployments)
         for gone in [d.name for d in self._manager.deployments.all() if d.source == "registry" and d.name not in names]:
-            self._wish(gone, {"name": gone, "removed": True})
+            self._wish(Removal(gone))
         for deployment in deployments:
-            self._wish(deployment["name"], deployment)
+            self._wish(deployment)
 
-    def _wish(self, name: str, wish: Mapping[str, Any]) -> None:
+    def _wish(self, wish: Wish) -> None:
         with self._changed:
-            if self._latest.get(name) == wish:
+            if self._latest.get(wish.name) == wish:
                 return
-            self._latest[name] = wish
+            self._latest[wish.name] = wish
             self._changed.notify_all()
-        self._work(name)
+        self._work(wish.name)
 
     def _work(self, name: str) -> None:
         with self._lock:
@@ -250,73 +254,66 @@ class Reconciler:
             for name in due:
                 self._work(name)
 
-    def _failed(self, wish: Mapping[str, Any], e: Exception) -> bool:
+    def _failed(self, wish: Wish, e: Exception) -> bool:
         """Tell the registry the reason; return whether there is nothing more to be done about this wish."""
         text, code = str(e), e.code if isinstance(e, UdoError) else UdoError.code
         if not isinstance(e, UdoError):
-            supervised.failed("reconcile", wish["name"])
+            supervised.failed("reconcile", wish.name)
             text = f"{type(e).__name__} in node manager {self._node}: {text[:_TOLD_CHARS]}; its log says where"
             if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
                 text, code = f"the disk of node {self._node} is full ({e.filename or e}): make room there, then try again", Unavailable.code
-        if wish.get("removed"):
+        if isinstance(wish, Removal):
             return False
-        if update := wish.get("update"):  # the registry decides, the old version serves
-            step = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
-            self._report(wish, "failed", text, phase="failed", error_code=code, **step)
+        if wish.update:  # the registry decides, the old version serves
+            self._report(reports.step(wish, wish.update, "failed", text, code), wish)
             return True
-        refused, text = isinstance(e, Refused), f"{text}{self._instead(wish['name'], wish['digest'])}"
-        self._manager.lanes.unserved[wish["name"]] = e if isinstance(e, UdoError) else UdoError(text)
-        self._report(wish, REFUSED if refused else "failed", text, error_code=code)
+        refused, text = isinstance(e, Refused), f"{text}{self._instead(wish.name, wish.digest)}"
+        self._manager.lanes.unserved[wish.name] = e if isinstance(e, UdoError) else UdoError(text)
+        self._report(reports.state(wish, REFUSED if refused else "failed", text, code), wish)
         return refused
 
-    def _bring_about(self, wish: Mapping[str, Any]) -> bool:
-        name, manager = wish["name"], self._manager
-        if wish.get("removed"):
-            manager.lanes.unserved.pop(name, None)
+    def _bring_about(self, wish: Wish) -> bool:
+        manager = self._manager
+        if isinstance(wish, Removal):
+            manager.lanes.unserved.pop(wish.name, None)
             with contextlib.suppress(NotFound):
-                manager.undeploy(name, source="registry")
-            self._told.pop(name, None)
+                manager.undeploy(wish.name, source="registry")
+            self._told.pop(wish.name, None)
             return True
-        manager.remove_former(name, wish["operator"], wish.get("made"))
-        update, slots = wish.get("update"), manager.across.slots_here(wish)
+        manager.remove_former(wish.name, wish.operator, wish.made)
+        slots = wish.slots_on(self._node)
         if slots == 0:
-            return self._elsewhere(wish, update)
+            return self._elsewhere(wish)
         with contextlib.suppress(NotFound):
-            manager.take_over(name)
-        if update is None or update["phase"] != "canary":
-            manager.canaries.end(name, update["digest"] if update else "")
-        if update is not None:
-            return self._update(wish, update)
-        version, digest, config = wish["version"], wish["digest"], dict(wish["config"])
+            manager.take_over(wish.name)
+        if wish.update is None or wish.update.phase != UpdatePhase.CANARY:
+            manager.canaries.end(wish.name, wish.update.digest if wish.update else "")
+        if wish.update is not None:
+            return self._update(wish, wish.update)
         try:
-            deployment = manager.deployments.find(name)
+            deployment = manager.deployments.find(wish.name)
         except NotFound:
             deployment = None
         if deployment is None:
-            self._deploy(wish, config, slots)
+            manager.deploy(wish, _DEPLOY_WAIT_S, "registry")
         else:
-            deployment.in_all = manager.across.in_all(wish)
-            manager.updates.change(name, version, digest, config, _DEPLOY_WAIT_S)
-        manager.ask_slots(name, slots, _DEPLOY_WAIT_S)
-        manager.lanes.unserved.pop(name, None)
-        self._report(wish, "answering")
+            deployment.in_all = wish.slots_in_all
+            manager.updates.change(wish.name, Release(wish.version, wish.digest, DeploymentConfig(wish.config)), _DEPLOY_WAIT_S)
+        manager.ask_slots(wish.name, slots, _DEPLOY_WAIT_S)
+        manager.lanes.unserved.pop(wish.name, None)
+        self._report(reports.state(wish, reports.ANSWERING), wish)
         return True
 
-    def _deploy(self, wish: Mapping[str, Any], config: dict[str, Any], slots: int) -> str:
-        """Serve the wanted version here in so many slots; return the instance."""
-        known = wish["name"], wish["operator"], wish["version"], wish["digest"]
-        return self._manager.deploy(*known, config, _DEPLOY_WAIT_S, "registry", slots, self._manager.across.in_all(wish), wish.get("made"))
-
-    def _elsewhere(self, wish: Mapping[str, Any], update: Mapping[str, Any] | None) -> bool:
+    def _elsewhere(self, wish: WantedDeployment) -> bool:
         """Settle a deployment without slots on this node, which then only tells producers where they are."""
         with contextlib.suppress(NotFound):
-            self._manager.leave(wish["name"], self._stopping)
-        self._manager.lanes.unserved.pop(wish["name"], None)
-        if update is None:
-            self._report(wish, "answering")
+            self._manager.leave(wish.name, self._stopping)
+        self._manager.lanes.unserved.pop(wish.name, None)
+        if wish.update is None:
+            self._report(reports.state(wish, reports.ANSWERING), wish)
         else:
-            step = "answering" if update["phase"] == "promote" else "ready"
-            self._report(wish, step, phase=step, version=update["version"], digest=update["digest"], update_id=update["id"])
+            done = reports.ANSWERING if wish.update.phase == UpdatePhase.PROMOTE else "ready"
+            self._report(reports.step(wish, wish.update, done), wish)
         return True
 
     def _instead(self, name: str, digest: str) -> str:
@@ -327,67 +324,64 @@ class Reconciler:
                 return f". {slot.wanted.reference} continues to serve on this node"
         return ""
 
-    def _update(self, wish: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+    def _update(self, wish: WantedDeployment, update: UpdateStep) -> bool:
         """Carry out one phase of a two-phase update."""
-        name, version, digest = wish["name"], update["version"], update["digest"]
-        manager, old = self._manager, dict(wish["config"])
-        config = {**old, **(update.get("config") or {})}
-        step = {"version": version, "digest": digest, "update_id": update["id"]}
+        name, manager = wish.name, self._manager
+        release = Release(update.version, update.digest, DeploymentConfig(wish.config).changed(update.config))
         there = True
-        if update["phase"] in ("canary", "prepare"):
+        if update.phase != UpdatePhase.PROMOTE:
             try:
                 manager.deployments.find(name)
             except NotFound:
-                there = self._serve_old(wish, old)
-        if update["phase"] == "canary":
+                there = self._serve_old(wish, update)
+        if update.phase == UpdatePhase.CANARY:
             manager.updates.discard(name)  # left by a former update that came to nothing
-            manager.canaries.start(name, update["id"], version, digest, config, float(update["percent"]))
-            self._report(wish, "ready", phase="ready", **step)
+            manager.canaries.start(name, update.id, release, update.percent)
+            self._report(reports.step(wish, update, "ready"), wish)
             with self._changed:
                 self._changed.notify_all()  # wakes the thread that reports counts
-        elif update["phase"] == "prepare":
+        elif update.phase == UpdatePhase.PREPARE:
             if there:
-                manager.updates.prepare(name, version, digest, config, check=False)
+                manager.updates.prepare(name, release, check=False)
             else:
-                manager.images.get(wish["operator"], version, digest)
-            self._report(wish, "ready", phase="ready", **step)
+                manager.images.get(wish.operator, update.version, update.digest)
+            self._report(reports.step(wish, update, "ready"), wish)
         else:
             try:
-                instance = manager.updates.promote_all(name, version, digest, config, _DEPLOY_WAIT_S)
+                instance = manager.updates.promote_all(name, release, _DEPLOY_WAIT_S)
             except NotFound:  # the old version was refused here
-                instance = self._deploy({**wish, "version": version, "digest": digest}, config, manager.across.slots_here(wish))
-            self._report(wish, "answering", instance, phase="answering", **step)
+                new = replace(wish, version=update.version, digest=update.digest, config=release.config.document)
+                instance = manager.deploy(new, _DEPLOY_WAIT_S, "registry")
+            self._report(reports.step(wish, update, reports.ANSWERING, instance), wish)
         return True
 
-    def _serve_old(self, wish: Mapping[str, Any], config: dict[str, Any]) -> bool:
+    def _serve_old(self, wish: WantedDeployment, update: UpdateStep) -> bool:
         """Serve the old version before an update; False if there is nothing to serve until then, since its image is refused."""
         try:
-            self._deploy(wish, config, self._manager.across.slots_here(wish))
+            self._manager.deploy(wish, _DEPLOY_WAIT_S, "registry")
         except Refused:
-            if wish["update"]["phase"] == "canary":  # there would be nothing to take a share of
+            if update.phase == UpdatePhase.CANARY:  # there would be nothing to take a share of
                 raise
             return False
         return True
 
-    def _report(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> None:
+    def _report(self, report: NodeReport, wish: WantedDeployment) -> None:
         """Report to the registry; while it is unavailable, retry until something else is wanted, since it would not ask for the report."""
-        while not self._tell(wish, state, detail, **more):
+        while not self._tell(report, wish):
             with self._changed:
-                if self._changed.wait_for(lambda: self._latest.get(wish["name"]) is not wish or self._stopping.is_set(), RETRY_MOST_S):
+                if self._changed.wait_for(lambda: self._latest.get(wish.name) is not wish or self._stopping.is_set(), RETRY_MOST_S):
                     return
 
-    def _tell(self, wish: Mapping[str, Any], state: str, detail: str = "", **more: Any) -> bool:
+    def _tell(self, report: NodeReport, wish: WantedDeployment) -> bool:
         """Report once. Return whether there is nothing more to report: the registry knows, or does not want to."""
-        name = wish["name"]
-        told = {"version": wish["version"], "digest": wish["digest"], "state": state, "detail": detail, **more}
         self._has_reported = True
         try:
-            self._registry.report(self._node, name, incarnation=self._manager.incarnation, **told)
+            self._registry.report(self._node, report, self._manager.incarnation)
         except UdoError as e:
-            _log.warning("report did not reach the registry", deployment=name, state=state, error=str(e))
+            _log.warning("report did not reach the registry", deployment=wish.name, state=report.state, error=str(e))
             return not isinstance(e, Unavailable)
-        if state == "answering":
-            self._told[name] = (wish, (state, ""))
-        elif "phase" not in more:
-            self._told.pop(name, None)
+        if report.state == reports.ANSWERING:
+            self._told[wish.name] = (wish, (reports.ANSWERING, ""))
+        elif report.phase is None:
+            self._told.pop(wish.name, None)
         return True

@@ -12,6 +12,7 @@ import structlog
 from node_manager.deployments.lanes import Catalogue
 from udo_protocol import supervised
 from udo_protocol.errors import UdoError, Unavailable
+from udo_protocol.registry.wanted import NodeReport
 
 _log = structlog.get_logger()
 # Pauses between tries, much shorter than the time after which a node counts as away.
@@ -22,10 +23,10 @@ class RegistryCalls(Catalogue, Protocol):
     """See the module."""
 
     def wanted(self, node: str, after: int, wait_s: float, incarnation: str) -> Mapping[str, Any]:
-        """Return `{generation, deployments, moved, addresses}`, at once if the generation is newer than `after`. Conflict, here and below:
-        there is another node of this name, with another incarnation."""
+        """Return a WantedState as its document, at once if its generation is newer than `after`. Conflict, here and below: there is another
+        node of this name, with another incarnation."""
 
-    def report(self, node: str, deployment: str, **report: Any) -> Any:
+    def report(self, node: str, report: NodeReport, incarnation: str) -> Any:
         """Report the state of a deployment, or of a step of its update, on this node."""
 
     def heartbeat(self, node: str, **properties: Any) -> Any:

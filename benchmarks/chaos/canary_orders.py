@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from node_manager.config import Release
 from node_manager.manager import Manager
 from node_manager.trials import mirrors
 from udo_protocol.errors import UdoError
@@ -44,13 +45,13 @@ def _follow(manager: Manager) -> None:
             try:
                 if done.get(name) != identity:
                     digest = _digest(manager, manager.deployments.find(name).operator, version)
-                    manager.canaries.start(name, identity, version, digest, {}, float(percent))
+                    manager.canaries.start(name, identity, Release(version, digest), float(percent))
                     done[name] = identity
                 found = next((c.measured() for n, c in manager.canaries.running() if (n, c.update_id) == (name, identity)), None)
             except UdoError:  # the node is down for another reason: the next look tries again
                 continue
             if found is not None:
-                _write(directory / f"tried.{name}", json.dumps({"id": identity, **found}))
+                _write(directory / f"tried.{name}", json.dumps({"id": identity, **found.model_dump()}))
         time.sleep(_LOOK_S)
 
 

@@ -104,7 +104,7 @@ class _Versions:
             told = registry.update_status(update)
         if told["canary"]["since"] is None:
             return str(told["detail"])
-        counted = [{k: v for k, v in (n["measured"] or {}).items() if k != "at"} for n in told["nodes"]]
+        counted = [Measured(**{k: v for k, v in (n["measured"] or {}).items() if k != "at"}) for n in told["nodes"]]
         return Tried(Measured.together(counted), told["state"] == "done", f"{ending}: {told['detail']}")
 
 

@@ -15,8 +15,8 @@ from threading import Event
 from typing import Any
 
 from node_manager.admin.state import records
+from node_manager.config import InstanceConfig
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError

@@ -20,7 +20,6 @@ from typing import Any
 from node_manager import homes
 from node_manager.deployments.deployments import NodeDeployment
 from node_manager.homes import SessionRequest
-from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, Unavailable, UsageError, WaitTimeout
@@ -194,7 +193,7 @@ class States:
             mark = self._manager.homes.importing(first.prefix, SessionRequest(name, session), number, registered=self._registered(name))
             writes: Writes = [mark]
             if session not in records(state, first.prefix):  # so that it is listed, and can be dropped, if the import is interrupted now
-                key_groups = InstanceConfig.parse(deployment.config).key_groups
+                key_groups = deployment.config.instance.key_groups
                 nothing = {"last_ended": None, "run": 0, "keys": 0, "bytes": 0, "key_groups": key_groups}
                 writes.append(_noting(first.prefix, session, nothing))
             replication.write(state, first.prefix, writes)

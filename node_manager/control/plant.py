@@ -10,7 +10,6 @@ from itertools import groupby
 import structlog
 
 from elasticity import policies
-from elasticity.scaling.application_wish import Membership
 from elasticity.scaling.journal import Woken
 from elasticity.scaling.model import KeyGroups, Kind, Sample
 from elasticity.scaling.modes import OFF, Elasticity
@@ -72,7 +71,7 @@ class NodePlant:
         changing |= deployment.preparation is not None and deployment.preparation.phase != "prepared"
         changing |= placed is not None and placed.step is not None
         try:
-            wish = Elasticity.parse(deployment.config.get("elasticity"))
+            wish = deployment.config.elasticity
         except UsageError as e:  # written by a later release
             _log.warning("no decisions about a deployment", deployment=deployment.name, error=str(e))
             wish = Elasticity(OFF)
@@ -83,7 +82,7 @@ class NodePlant:
             if name not in there:
                 obstacle = obstacle or f"node {self.node} has no balancing policy {name!r}; it has {', '.join(sorted(there))}"
             wish = wish.balanced_by(self._own.get(name) or (name if name in there else ""))
-        membership = Membership.parse(deployment.config.get("application")) if wish.mode != OFF else None
+        membership = deployment.config.application if wish.mode != OFF else None
         if membership is not None:
             wish = replace(wish, mode=membership.mode, idle_after_s=0.0)
         steps = over_nodes and wanted is not None and (placed is None or placed.replication is None)
@@ -99,7 +98,7 @@ class NodePlant:
         groups = self._groups(deployment) if key_groups else None
         prepared = deployment.preparation.slots if deployment.preparation else 0
         seen = sample(at_s, name, slots, self.node, self._monitor.node_use, room, most, groups, key_groups, prepared)
-        if deployment.config.get("application"):
+        if deployment.config.in_application:
             around = self._neighbours.around(seen.nodes[0])
             seen = replace(seen, nodes=around, downtime_ms=dict(self._downtime.costs_ms(name)))
         return seen
@@ -140,7 +139,7 @@ class NodePlant:
         self._scale_outs.stand_down(name)
 
     def _scales_out_by(self, deployment: NodeDeployment) -> tuple[str, float]:
-        return Elasticity.parse(deployment.config.get("elasticity")).scales_out_by
+        return deployment.config.elasticity.scales_out_by
 
     def wakes(self, name: str) -> list[Woken]:
         return [Woken(w.slot, round(w.at_s, 3), round(w.answer_ms, 1)) for w in self._deployments.find(name).slot.wakes()]

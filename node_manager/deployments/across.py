@@ -6,7 +6,7 @@ Kept on disk: a node that is restarted while the registry is away must not take 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,6 +16,7 @@ from udo_protocol.certificates import Tls
 from udo_protocol.errors import NodeAway
 from udo_protocol.node.api import SCHEME, NodeClient, connect_node
 from udo_protocol.node.peers import peer_key
+from udo_protocol.registry.wanted import WantedState
 from udo_protocol.state.placement import Placement
 
 
@@ -29,12 +30,12 @@ class Across:
         self._turns = itertools.count()
         self._lock = Lock()
 
-    def learn(self, deployments: Iterable[Mapping[str, Any]], addresses: Mapping[str, str]) -> None:
+    def learn(self, wanted: WantedState) -> None:
         """Store the placements and addresses that the registry gives now."""
-        found = {d["name"]: {**d["placement"], "keyed": bool(d["manifest"].get("key"))} for d in deployments if d.get("placement")}
+        found = {d.name: {**d.placement, "keyed": d.keyed} for d in wanted.deployments if d.placement}
         with self._lock:
             placements = {name: self._newest(name, placement) for name, placement in found.items()}
-            self._store({"placements": placements, "addresses": dict(addresses)})
+            self._store({"placements": placements, "addresses": dict(wanted.addresses)})
 
     def learn_one(self, name: str, placement: Mapping[str, Any]) -> Placement:
         """Store the placement of a keyed deployment that the registry or another node gave, also for the next manager."""
@@ -66,15 +67,6 @@ class Across:
     def replicated(self) -> bool:
         """Whether some deployment has replicas: this node may have its slots, keep replicas of them, or be asked to."""
         return any(found.get("replication") for found in list(self._told["placements"].values()))
-
-    def slots_here(self, wish: Mapping[str, Any]) -> int:
-        """How many of a wanted deployment's slots this node is to have."""
-        placement = wish.get("placement")
-        return list(placement["nodes"]).count(self.node) if placement else int(wish.get("slots", 1))
-
-    def in_all(self, wish: Mapping[str, Any]) -> int:
-        """How many slots it has on all of its nodes; 1 if it is not spread over nodes."""
-        return int(wish["slots"]) if wish.get("placement") else 1
 
     def in_turn(self, placement: Placement) -> Iterator[str]:
         """The nodes that have slots: this one first, then the others, beginning with another one at each call."""

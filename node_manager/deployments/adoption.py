@@ -7,12 +7,13 @@ from collections import defaultdict
 
 import structlog
 
+from node_manager.config import InstanceConfig
 from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.lanes import Lanes
 from node_manager.deployments.scale_out import STANDS_READY
 from node_manager.deployments.scaling import Scaling
 from node_manager.images.images import Images
-from node_manager.instances.instances import ENGINE, Instance, InstanceConfig
+from node_manager.instances.instances import ENGINE, Instance
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.mirrors import Mirrors
@@ -56,7 +57,7 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
         return adopted
 
     for deployment, more, leaving in deployments.load():
-        config = InstanceConfig.parse(deployment.config)
+        config = deployment.config.instance
         take(deployment.slot, config)
         for digest, number in list(deployment.numbers.items()):
             if (deployment.name, number) in assigned:

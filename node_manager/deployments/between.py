@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from node_manager.deployments.across import Across
 from node_manager.deployments.deployments import NodeDeployment
 from node_manager.deployments.move_steps import Interrupted, Progress, cut_and_wait
-from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound
 from udo_protocol.queue import route
@@ -74,7 +73,7 @@ class MoveBetween:
     ) -> None:
         self._deployment, self._across, self._registry, self._taker = deployment, across, registry, taker
         self._changed, self._gone, self._waited = changed, gone, waited
-        self._groups = InstanceConfig.parse(deployment.config).key_groups
+        self._groups = deployment.config.instance.key_groups
 
     def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
         """Do all that is left of a move; its note stays."""
@@ -186,7 +185,7 @@ def settled(state: Connection, queue: Connection, deployment: NodeDeployment, pl
     False while groups wait here to be adopted by that map, and while the cut of a move has to be made once more: the slot would take frames
     of groups that it has given away.
     """
-    now, done = placed.map(InstanceConfig.parse(deployment.config).key_groups), True
+    now, done = placed.map(deployment.config.instance.key_groups), True
     for place, slot in zip(placed.of(node), deployment.own, strict=False):
         if (version := now.routes.get(place)) is None or route.version(queue, slot.prefix) >= version:
             continue

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from node_manager.config import Release
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.moves import Moves
 from node_manager.deployments.scaling import Scaling
@@ -31,14 +30,14 @@ class Canaries:
         canary = deployment.canary if deployment is not None else None
         return canary.describe(number) if canary is not None and canary.running else ""
 
-    def start(self, name: str, update_id: str, version: str, digest: str, config: dict[str, Any], percent: float) -> None:
-        """Let a version answer `percent` of the new lanes, in a slot of its own; return once it does. OperatorError if it cannot.
+    def start(self, name: str, update_id: str, release: Release, percent: float) -> None:
+        """Let a release answer `percent` of the new lanes, in a slot of its own; return once it does. OperatorError if it cannot.
 
         A canary of a keyed deployment tries that share of the key groups beside the owner of each slot. Repeating the call changes nothing,
         but that a keyed canary is also tried in slots that came since. After a restart the canary goes on with the slot it had.
         """
         deployment = self._deployments.find(name)
-        wanted = self._deployments.wanted(deployment, version, digest, config)
+        wanted = self._deployments.wanted(deployment, release)
         if wanted.image.manifest.key:
             self._start_keyed(deployment, update_id, wanted, percent)
             return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
+from node_manager.config import DeploymentConfig, Release
 from node_manager.deployments.preparation import Preparation
 from node_manager.files import read_json, write_json
 from node_manager.images.images import Images, OperatorImage
-from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
@@ -31,7 +31,7 @@ class NodeDeployment:
     operator: str
     version: str
     digest: str
-    config: dict[str, Any] = field(repr=False)
+    config: DeploymentConfig
     source: str  # "registry" or "local": which of them may remove it
     slot: Slot
     pinned: dict[str, Slot] = field(default_factory=dict)
@@ -52,12 +52,17 @@ class NodeDeployment:
 
     def record(self) -> dict[str, Any]:
         """The record on disk."""
-        names = ("name", "operator", "version", "digest", "config", "source", "numbers", "next_number", "in_all", "asked", "made")
-        numbers: dict[str, Any] = {"more": list(self.more), "beside": list(self.beside)}
+        names = ("name", "operator", "version", "digest", "source", "numbers", "next_number", "in_all", "asked", "made")
+        numbers: dict[str, Any] = {"more": list(self.more), "beside": list(self.beside), "config": self.config.document}
         numbers["preparation"] = self.preparation and self.preparation.record()
         if terms := [(number, term) for number, term in self.terms.items() if term != FIRST_VERSION]:  # unknown to former releases
             numbers |= {"terms": terms, "first": self.slot.number}
         return {**{k: getattr(self, k) for k in names}, **numbers}
+
+    @property
+    def release(self) -> Release:
+        """What it is to serve."""
+        return Release(self.version, self.digest, self.config)
 
     def term(self, number: int) -> int:
         """The version of the placement by which it has the slot with that number."""
@@ -111,11 +116,12 @@ class Deployments:
             if (noted := record.pop("preparation", None)) is not None:
                 record["preparation"] = Preparation(**noted)
             terms = {int(number): int(version) for number, version in record.pop("terms", ())}
+            record["config"] = DeploymentConfig(record["config"])
             first = Slot(self._node, name, int(record.pop("first", 0)))
             deployment = self._by_name[name] = NodeDeployment(**record, slot=first, terms=terms)
             yield deployment, more, beside
 
-    def new(self, name: str, image: OperatorImage, config: dict[str, Any], source: str, first: int = 0) -> NodeDeployment:
+    def new(self, name: str, image: OperatorImage, config: DeploymentConfig, source: str, first: int = 0) -> NodeDeployment:
         """Add a deployment that this image is to serve; `first`: the number of its first slot.
 
         Unavailable while the node stops: a slot made now would outlive it.
@@ -186,10 +192,10 @@ class Deployments:
         """The image of a version of its operator, pulled if need be."""
         return self._images.get(deployment.operator, version, digest)
 
-    def wanted(self, deployment: NodeDeployment, version: str, digest: str, config: Mapping[str, Any] | None = None) -> Wanted:
-        """A version of its operator, with its configuration or another one. Conflict if the latter has another number of key groups."""
-        image, parsed = self.image(deployment, version, digest), InstanceConfig.parse(deployment.config if config is None else config)
-        if image.manifest.key and parsed.key_groups != (there := InstanceConfig.parse(deployment.config).key_groups):
+    def wanted(self, deployment: NodeDeployment, release: Release) -> Wanted:
+        """A release of its operator. Conflict if its configuration has another number of key groups than the deployment's."""
+        image, parsed = self.image(deployment, release.version, release.digest), release.config.instance
+        if image.manifest.key and parsed.key_groups != (there := deployment.config.instance.key_groups):
             raise Conflict(
                 f"deployment {deployment.name!r} has {there} key groups on node {self._settings.node}, chosen at its first start; expected "
                 f"the same, got {parsed.key_groups}, where its sessions' keys would be in other groups. Undeploy it first"
@@ -198,12 +204,12 @@ class Deployments:
 
     def serving(self, deployment: NodeDeployment) -> Wanted:
         """The version and configuration that the deployment is to serve."""
-        return self.wanted(deployment, deployment.version, deployment.digest)
+        return self.wanted(deployment, deployment.release)
 
-    def want(self, deployment: NodeDeployment, version: str, digest: str, config: dict[str, Any]) -> None:
+    def want(self, deployment: NodeDeployment, release: Release) -> None:
         """Set what the deployment serves from now on."""
         with self.lock:
-            deployment.version, deployment.digest, deployment.config = version, digest, config
+            deployment.version, deployment.digest, deployment.config = release.version, release.digest, release.config
             self.save()
 
     def require_local(self, deployment: NodeDeployment, command: str) -> None:

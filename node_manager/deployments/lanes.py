@@ -13,7 +13,6 @@ from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.moves import Moves
 from node_manager.homes import GroupMaps, Homes, SessionRequest, require_whole
 from node_manager.images.images import Images, OperatorImage, Source
-from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
@@ -21,6 +20,7 @@ from udo_protocol.errors import Conflict, NotFound, SlotBroken, UdoError, Unavai
 from udo_protocol.formats.schema import from_ipc, require_fit
 from udo_protocol.queue import route
 from udo_protocol.queue import slot as log
+from udo_protocol.registry.wanted import MovedSession
 from udo_protocol.state import checkpoints, replication
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.placement import Placement
@@ -198,7 +198,7 @@ class Lanes:
                 replication.await_held(state, slot.prefix, between)
             return order
 
-    def forget_homes(self, moved: Iterable[Mapping[str, Any]]) -> None:
+    def forget_homes(self, moved: Iterable[MovedSession]) -> None:
         """Forget sessions whose group map has a newer version by now."""
         prefixes = {d.name: d.slot.prefix for d in self._deployments.all()}
         self._homes.moved(prefixes.get, moved)
@@ -237,7 +237,7 @@ class Lanes:
             if slot is None:
                 slot = self.slot(deployment, image.digest, deployment.take_number())
                 self._deployments.save()
-                slot.serve(Wanted(image, InstanceConfig.parse(deployment.config)))
+                slot.serve(Wanted(image, deployment.config.instance))
             slot.used_at = time.monotonic()
             return slot
 

@@ -15,7 +15,6 @@ from threading import Condition, Event
 import structlog
 
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import LOAD_STATE_S, NodeParts
 from udo_protocol.queue import access, keys, route
 from udo_protocol.queue import slot as log
@@ -179,7 +178,7 @@ def cut_and_wait(
 def in_force(state: Connection, deployment: NodeDeployment) -> SlotGroups:
     """The map in force: which slot has which key group."""
     found = group_map.load(state, deployment.slot.prefix)
-    return found or SlotGroups.even([slot.number for slot in deployment.own], InstanceConfig.parse(deployment.config).key_groups)
+    return found or SlotGroups.even([slot.number for slot in deployment.own], deployment.config.instance.key_groups)
 
 
 def source_of(now: SlotGroups, intent: Intent) -> tuple[int, list[int], int]:

@@ -33,7 +33,6 @@ from node_manager.deployments.move_steps import (
     source_of,
 )
 from node_manager.deployments.taking import RemoteTaker, Takes
-from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, UsageError, WaitTimeout
@@ -209,7 +208,7 @@ class Moves:
         if to not in there and node in ("", self._across.node):
             numbers = ", ".join(map(str, there))
             raise NotFound(f"deployment {name!r} has no slot {to} on node {self._node.settings.node}; it has {numbers}")
-        most = InstanceConfig.parse(deployment.config).key_groups
+        most = deployment.config.instance.key_groups
         if not groups or groups[0] < 0 or groups[-1] >= most:
             shown = f"{groups[0]} to {groups[-1]}" if groups else "none"
             raise UsageError(f"deployment {name!r} has the key groups 0 to {most - 1}: expected some of these, got {shown}")

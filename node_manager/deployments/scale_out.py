@@ -17,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from elasticity.scaling.modes import AUTO, Elasticity
+from elasticity.scaling.modes import AUTO
 from elasticity.scaling.scale_out import ACTIVE_BACKUP, LEAST_REFRESH_S, REFRESH_S, STRATEGIES, STRATEGY
 from node_manager.deployments.backup import Backup
 from node_manager.deployments.deployments import Deployments, NodeDeployment
@@ -145,7 +145,7 @@ class ScaleOuts:
         if slots > (most := min(MOST_SLOTS, wanted.config.key_groups)):
             raise UsageError(f"deployment {name!r}: expected at most {most} slots, one for each key group, got {slots}")
         self._require_more(deployment, slots)
-        if by_hand and Elasticity.parse(deployment.config.get("elasticity")).mode == AUTO:
+        if by_hand and deployment.config.elasticity.mode == AUTO:
             raise Conflict(f"deployment {name!r} is in mode auto, where its load decides: udo scale {name} --mode advise")
 
     def _require_more(self, deployment: NodeDeployment, slots: int) -> None:
@@ -211,7 +211,7 @@ class ScaleOuts:
         if len(deployment.own) >= there.slots:
             return "it has as many slots by now"
         with contextlib.suppress(UsageError):  # settings of a later release
-            if not there.by_hand and Elasticity.parse(deployment.config.get("elasticity")).mode != AUTO:
+            if not there.by_hand and deployment.config.elasticity.mode != AUTO:
                 return "it is not in mode auto any more"
         return ""
 

@@ -18,7 +18,6 @@ from node_manager.deployments.across import Across
 from node_manager.deployments.between import settled, table
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import cut_and_wait
-from node_manager.instances.instances import InstanceConfig
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, ProtocolError, Unavailable, UsageError
@@ -84,7 +83,7 @@ class Takes:
     def _adopt(
         self, deployment: NodeDeployment, own: Slot, state: Connection, queue: Connection, version: int, placed: Placement, deadline: float
     ) -> None:
-        now = placed.map(InstanceConfig.parse(deployment.config).key_groups)
+        now = placed.map(deployment.config.instance.key_groups)
         place = placed.of(self._across.node)[deployment.own.index(own)]
         began = time.monotonic()
         adopted = partial(moving.is_adopted, state, own.prefix, version)

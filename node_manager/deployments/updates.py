@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Any
 
+from node_manager.config import DeploymentConfig, Release
 from node_manager.deployments.deployments import Deployments
 from node_manager.deployments.moves import Moves
 from node_manager.deployments.scaling import Scaling
@@ -43,42 +43,40 @@ class Updates:
         self._moves = moves
         self._prepared: dict[str, list[Slot]] = {}  # deployment -> the slots in which an update of it was prepared
 
-    def prepare(
-        self, name: str, version: str, digest: str, config: Mapping[str, Any] | None = None, *, check: bool = True
-    ) -> OperatorImage:
-        """Pull and load a version as a standby of each slot; return once all are ready. The old version serves whatever happens."""
+    def prepare(self, name: str, release: Release, *, check: bool = True) -> OperatorImage:
+        """Pull and load a release as a standby of each slot; return once all are ready. The old version serves whatever happens."""
         deployment = self._deployments.find(name)
         self._moves.require_none(name)
-        wanted = self._deployments.wanted(deployment, version, digest, config)
+        wanted = self._deployments.wanted(deployment, release)
         self._prepared[name] = slots = deployment.own
         ready = [slot.prepare(wanted, check=check) for slot in slots]
         self._await(ready, wanted.ready_timeout_s, f"{wanted.reference} to be ready")
         self._moves.require_none(name)  # a move that began before the slots were marked as updating
         return wanted.image
 
-    def promote(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> str:
-        """Let the prepared version answer from here on, and be the wanted one. Return the name of the first slot's instance.
+    def promote(self, name: str, release: Release) -> str:
+        """Let the prepared release answer from here on, and be the wanted one. Return the name of the first slot's instance.
 
         Conflict if a slot has no standby: none was prepared, or it was lost since. Others may have been promoted.
         """
         deployment = self._deployments.find(name)
-        manifest = self._deployments.image(deployment, version, digest).manifest
+        manifest = self._deployments.image(deployment, release.version, release.digest).manifest
         if manifest.key:
             self._mirrors.end(name, serving=manifest)
         prepared = self._prepared.pop(name, [])  # a slot that was added meanwhile follows below
         promoted = [slot.promote() for slot in [s for s in deployment.own if s in prepared] or deployment.own]
-        instance = self._await(promoted, _PROMOTE_TIMEOUT_S, f"version {version} of {name} to be promoted")
-        self._deployments.want(deployment, version, digest, deployment.config if config is None else config)
+        instance = self._await(promoted, _PROMOTE_TIMEOUT_S, f"version {release.version} of {name} to be promoted")
+        self._deployments.want(deployment, release)
         self._prune({digest for d in self._deployments.all() for digest in d.digests})
         self._scaling.follow(deployment)
         return instance.name
 
-    def promote_all(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
-        """Promote; if a slot has no standby, prepare the version once more. Return the first slot's instance."""
+    def promote_all(self, name: str, release: Release, wait_s: float) -> str:
+        """Promote; if a slot has no standby, prepare the release once more. Return the first slot's instance."""
         try:
-            return self.promote(name, version, digest, config)
+            return self.promote(name, release)
         except Conflict:
-            return self.change(name, version, digest, config, wait_s)
+            return self.change(name, release, wait_s)
 
     def discard(self, name: str) -> None:
         """Give up a prepared update."""
@@ -86,39 +84,39 @@ class Updates:
         for slot in self._deployments.find(name).own:
             slot.discard()
 
-    def change(self, name: str, version: str, digest: str, config: dict[str, Any], wait_s: float) -> str:
+    def change(self, name: str, release: Release, wait_s: float) -> str:
         """Serve this from now on, without the registry: prepared and promoted in one step. Return the instance.
 
         A version that was served so far is brought up first, also after a restart of this manager, and serves on unless the new one gets
         ready beside it, state and all.
         """
         deployment = self._deployments.find(name)
-        wanted = self._deployments.wanted(deployment, version, digest, config)
-        if deployment.digest != digest:
+        wanted = self._deployments.wanted(deployment, release)
+        if deployment.digest != release.digest:
             with contextlib.suppress(UdoError):  # it need not load: the new version may be the remedy
                 deployment.slot.wait_serving(wait_s)
         owners = [slot.view().owner for slot in deployment.own]
         if owners[0] is not None and all(o and s.wanted == wanted for o, s in zip(owners, deployment.own, strict=True)):
             self.discard(name)
-            if config != deployment.config:  # in a part that no instance sees, such as its elasticity
-                self._deployments.want(deployment, version, digest, config)
+            if release.config != deployment.config:  # in a part that no instance sees, such as its elasticity
+                self._deployments.want(deployment, release)
             self._scaling.follow(deployment)
             return owners[0].name
-        if any(owners) or deployment.digest != digest:
+        if any(owners) or deployment.digest != release.digest:
             try:
-                self.prepare(name, version, digest, config, check=False)
-                return self.promote(name, version, digest, config)
+                self.prepare(name, release, check=False)
+                return self.promote(name, release)
             except UdoError:
                 self.discard(name)
                 raise
-        self._deployments.want(deployment, version, digest, config)
+        self._deployments.want(deployment, release)
         for slot in deployment.own:
             slot.serve(wanted)
         serving = [slot.wait_serving(wait_s) for slot in deployment.own]
         return serving[0].name if serving[0] else ""
 
-    def update(self, name: str, version: str, digest: str, config: dict[str, Any] | None = None) -> Iterator[Step]:
-        """Prepare and promote at once, on this node only; the last step is `done` or `failed`."""
+    def update(self, name: str, version: str, digest: str, config: DeploymentConfig | None = None) -> Iterator[Step]:
+        """Prepare and promote at once, on this node only; the last step is `done` or `failed`. Without `config` the deployment's stays."""
         start = time.perf_counter()
 
         def step(phase: str, detail: str = "", code: str = "") -> Step:
@@ -130,10 +128,10 @@ class Updates:
             self._deployments.require_local(deployment, f"udo update {name}")
             image = self._deployments.image(deployment, version, digest)
             yield step("starting", image.manifest.reference)
-            self.prepare(name, image.manifest.version, image.digest, config)
+            release = Release(image.manifest.version, image.digest, deployment.config if config is None else config)
+            self.prepare(name, release)
             yield step("ready")
-            wanted = deployment.config if config is None else config
-            instance = self.promote_all(name, image.manifest.version, image.digest, wanted, _PROMOTE_TIMEOUT_S)
+            instance = self.promote_all(name, release, _PROMOTE_TIMEOUT_S)
             yield step("answering", instance)
         except UdoError as e:
             with contextlib.suppress(UdoError):

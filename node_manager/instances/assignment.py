@@ -11,7 +11,7 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.schema import to_ipc
 
 if TYPE_CHECKING:
-    from node_manager.instances.instances import InstanceConfig
+    from node_manager.config import InstanceConfig
 
 
 @dataclass(frozen=True)

@@ -6,36 +6,35 @@ import base64
 import contextlib
 import json
 import os
-import re
 import secrets
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from dataclasses import asdict
+from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 import structlog
 
-from node_manager.drivers import logfile, network
+from node_manager.config import InstanceConfig
+from node_manager.drivers import logfile
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
 from node_manager.images.images import OperatorImage
 from node_manager.instances import commands, instance_files, runtime_base
 from node_manager.instances.assignment import InstancePlace, assignment
-from node_manager.servers.access import remove_password, write_password
+from node_manager.servers.access import PASSWORD_FILE, remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
-from udo_protocol.errors import OperatorError, ServerLost, UsageError
+from udo_protocol.errors import OperatorError, ServerLost
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
-from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_RETRIES
 from udo_protocol.queue import access, keys
 from udo_protocol.queue.slot import ABILITIES
 from udo_protocol.state import changelog
-from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL, POLICIES
+from udo_protocol.state.dead_letters import DEAD_LETTER
 
 _log = structlog.get_logger()
 # The parts of loading whose times an instance reports.
@@ -45,55 +44,8 @@ _KEPT_LOGS = 5
 # A warm instance has loaded no operator yet: the bound only guards against a broken runtime. Its open files are bounded by the
 # assignment, since a bound can only be lowered.
 _WARM = Allowance(memory_bytes=1 << 30, open_files=0, pids=256)
-_PASSWORD = ".password"
-# Variables that would also act on programs that run outside of a sandbox or container.
-_LOADERS = re.compile(r"(LD_\w+|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|OPENSSL_(CONF|ENGINES|MODULES))$")
 # Kinds of instances that wait for an assignment: an engine is outside of the sandbox in which its operator will be.
 WARM, ENGINE = "warm", "engine"
-# The files that the platform itself puts into an instance's directory.
-_OURS = ("log", "log.1", _PASSWORD, network.HOSTS, network.NSSWITCH)
-
-
-@dataclass(frozen=True)
-class InstanceConfig:
-    """A deployment's additions to its operator. Never logged: it holds secrets."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    files: Mapping[str, str] = field(default_factory=dict, repr=False)  # path -> base64
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    policy: str = FAIL  # for events that the operator fails on: udo_protocol.state.dead_letters
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> InstanceConfig:
-        """Parse config_json or the registry's `config`; unknown entries belong to others. UsageError for a bad entry."""
-        for path in data.get("files") or {}:
-            p = PurePosixPath(path)
-            if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
-                raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
-        env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
-        if loaders := [name for name in (*env, *secret) if _LOADERS.match(name)]:
-            raise UsageError(
-                f"variable {loaders[0]} makes programs load other code, also those of the node that confine an operator: expected it to be "
-                "set by a start script of the operator's own"
-            )
-        if (policy := data.get("policy") or FAIL) not in POLICIES:
-            raise UsageError(f"policy: expected {' or '.join(map(repr, POLICIES))}, got {policy!r}")
-        if not 0 <= (retries := int(limits.get("retries", 0))) <= MOST_RETRIES:
-            raise UsageError(f"limit retries: expected 0 to {MOST_RETRIES}, got {retries}")
-        if not 1 <= (groups := int(limits.get("key_groups", KEY_GROUPS))) <= MOST_KEY_GROUPS:
-            raise UsageError(f"limit key_groups: expected 1 to {MOST_KEY_GROUPS}, got {groups}")
-        return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, policy)
-
-    @property
-    def key_groups(self) -> int:
-        """The number of key groups of a keyed operator's state."""
-        return int(self.limits.get("key_groups", KEY_GROUPS))
-
-    def bad_events(self) -> str:
-        """The policy for events that the operator fails on, as people read it."""
-        retries = self.limits.get("retries", 0)
-        return self.policy + (f", {retries} retries" if retries else "")
 
 
 class Instance:
@@ -159,7 +111,7 @@ class Instances:
             **(env or {}),
             "UDO_INSTANCE": name,
             "UDO_QUEUE_SOCKET": self._socket(inside, "queue"),
-            "UDO_PASSWORD_FILE": _PASSWORD,
+            "UDO_PASSWORD_FILE": PASSWORD_FILE,
             **({} if cold else {"UDO_WARM": "1"}),
         }
         argv: tuple[str, ...] = ()
@@ -173,7 +125,7 @@ class Instances:
                 environment["UDO_PYTHONPATH"] = os.pathsep.join([*path, inside.runtime or str(self._base.absolute())])
             allowance = Allowance.of(cold.manifest) if cold and whole else _WARM
             spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "", engine)
-            write_password(directory / _PASSWORD, self._servers.admit("queue", name, access.warm(name)))
+            write_password(directory / PASSWORD_FILE, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
         except BaseException:
             self._servers.dismiss(name)
@@ -272,7 +224,7 @@ class Instances:
         instance.record.setdefault("load_ms", times)
         told = report.get("abilities")
         instance.record.setdefault("abilities", [known for known in ABILITIES if isinstance(told, list) and known in told])
-        remove_password(instance.directory / _PASSWORD)
+        remove_password(instance.directory / PASSWORD_FILE)
 
     def move(self, instance: Instance, state: str) -> None:
         """Change its state, in memory and on disk."""

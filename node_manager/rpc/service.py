@@ -16,6 +16,7 @@ from elasticity.scaling.scale_out import REFRESH_S, STRATEGY
 from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
+from node_manager.config import DeploymentConfig
 from node_manager.deployments.lanes import Lane, require_groups, require_no_store
 from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
@@ -32,6 +33,7 @@ from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.placement import Placement
 
 SERVICE = "udo.v1.NodeManager"
@@ -147,9 +149,8 @@ class NodeService(rpc.NodeManagerServicer):
     @unary
     def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.DeployReply:
         config = _config(request.config_json)
-        return pb.DeployReply(
-            instance=self._manager.deploy(request.name, request.operator, request.version, request.digest, config, request.wait_ms / 1000)
-        )
+        wanted = WantedDeployment(request.name, request.operator, request.version, request.digest, config=config)
+        return pb.DeployReply(instance=self._manager.deploy(wanted, request.wait_ms / 1000))
 
     @unary
     def Undeploy(self, request: pb.UndeployRequest, context: grpc.ServicerContext) -> pb.UndeployReply:
@@ -158,7 +159,7 @@ class NodeService(rpc.NodeManagerServicer):
 
     @stream
     def Update(self, request: pb.UpdateRequest, context: grpc.ServicerContext) -> Iterator[pb.UpdateEvent]:
-        config = _config(request.config_json) if request.config_json else None
+        config = DeploymentConfig(_config(request.config_json)) if request.config_json else None
         for step in self._manager.updates.update(request.name, request.version, request.digest, config):
             yield pb.UpdateEvent(phase=step.phase, detail=step.detail, at_ms=step.at_ms, error_code=step.error_code)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.instances.instances import InstanceConfig
 from node_manager.manager import Manager
 from node_manager.servers.binaries import Role
 from node_manager.slots.slot import SlotView
@@ -78,7 +77,7 @@ def look(queue: Connection | None, state: Connection | None, v: SlotView) -> Slo
 def group_map_of(m: Manager, state: Connection | None, d: NodeDeployment) -> SlotGroups | None:
     """Which slot of this node has which key group; None if that is not known."""
     if placed := m.across.find(d.name):
-        return placed.on(m.settings.node, [own.number for own in d.own], InstanceConfig.parse(d.config).key_groups)
+        return placed.on(m.settings.node, [own.number for own in d.own], d.config.instance.key_groups)
     return asked(state, m.moves.of, d, otherwise=None)
 
 

@@ -31,6 +31,8 @@ MANAGER, LANES = "manager", "lane"
 _BYTES = 24
 # A lane logs in right after it was opened. A password that was handed out is good for the rest of its hour and the next one.
 LANE_PASSWORD_S = 3600
+# The file in an instance's directory from which it reads its password.
+PASSWORD_FILE = ".password"
 # The server's own user `default` may do nothing.
 _CLOSED = "user default off resetpass resetkeys resetchannels -@all"
 

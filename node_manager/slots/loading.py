@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
+from node_manager.config import InstanceConfig
 from node_manager.drivers import logfile
 from node_manager.images.images import Images, OperatorImage
-from node_manager.instances.instances import Instance, InstanceConfig, Instances
+from node_manager.instances.instances import Instance, Instances
 from node_manager.instances.network_access import require_allowed
 from node_manager.instances.pool import Pool
 from node_manager.instances.runtime_base import contradicts

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import slot as log
+from udo_protocol.registry.canary import Measured
 
 # A registry that has not heard of this canary for this long cannot decide: no new lanes go there until it does.
 CONFIRMED_S = 60.0
@@ -43,8 +44,8 @@ class Canary:
         """The canary in a few words, for the status of its slot; '' for any other."""
         return f"{self.percent:g} % of new lanes" if number == self.slot.number else ""
 
-    def measured(self) -> dict[str, float]:
-        """Its counts since it began (udo_protocol.registry.canary.Measured)."""
+    def measured(self) -> Measured:
+        """Its counts since it began."""
         view = self.slot.view()
         now: dict[str, float] = {}
         answered = 0
@@ -54,4 +55,4 @@ class Canary:
         total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
         times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}
         errors = total["errors"] + view.restarts
-        return {"events": total["events_in"], "frames": total["frames"], "errors": errors, "answered": answered, **times}
+        return Measured(events=total["events_in"], frames=total["frames"], errors=errors, answered=answered, **times)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -43,7 +42,7 @@ class SlotCanary:
         self.running = False
         self._mirrors, self._wanted, self._groups = mirrors, wanted, groups
         self._decided, self._over, self._stop = Event(), Event(), Event()
-        self._known: tuple[dict[str, float], dict[str, Any]] = ({}, {})  # counts of comparisons that are over; the present one's report
+        self._known: tuple[Measured, dict[str, Any]] = (Measured(), {})  # counts of comparisons that are over; the present one's report
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -69,11 +68,11 @@ class SlotCanary:
         if self._thread is not None:
             self._thread.join(self.slot.node.settings.stop_grace_s + 15)
 
-    def measured(self) -> dict[str, float]:
-        """Its counts since it began (udo_protocol.registry.canary.Measured)."""
+    def measured(self) -> Measured:
+        """Its counts since it began."""
         before, report = self._known
-        total = {n: before.get(n, 0.0) + float(report.get(told, 0)) for told, n in _COUNTED.items()}
-        return total | {n: float(report.get(n) or before.get(n, 0.0)) for n in ("p50_ms", "p99_ms")}
+        counts = {n: getattr(before, n) + report.get(told, 0) for told, n in _COUNTED.items()}
+        return Measured(**counts, p50_ms=report.get("p50_ms") or before.p50_ms, p99_ms=report.get("p99_ms") or before.p99_ms)
 
     def _run(self) -> None:
         self._until_over()
@@ -108,7 +107,7 @@ class SlotCanary:
             self.first_error = self.first_error or error["message"]
         if died := report.get("died"):
             self.first_error = self.first_error or died.splitlines()[0]
-            before = {**before, "errors": before.get("errors", 0.0) + 1}
+            before = before.model_copy(update={"errors": before.errors + 1})
         self._known = (before, report)
         self.running = True
         self._decided.set()
@@ -173,8 +172,8 @@ class KeyedCanary:
         if (here := self._slots.get(number)) is None:
             return ""
         tried = f"{len(self._groups)} of {self._wanted.config.key_groups} key groups tested by {self.version}, which answers no query"
-        return f"{tried}: {Measured(**here.measured())}"
+        return f"{tried}: {here.measured()}"
 
-    def measured(self) -> dict[str, float]:
-        """Its counts since it began (udo_protocol.registry.canary.Measured), of all slots."""
-        return asdict(Measured.together(each.measured() for each in self._all()))
+    def measured(self) -> Measured:
+        """Its counts since it began, of all slots."""
+        return Measured.together(each.measured() for each in self._all())

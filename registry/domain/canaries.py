@@ -38,21 +38,6 @@ class CanaryBody(BaseModel):
             raise ValueError(str(e)) from None
 
 
-class MeasuredBody(BaseModel):
-    """Counters of a node's canary since it began (udo_protocol.registry.canary.Measured)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    events: float = Field(default=0.0, ge=0)
-    frames: float = Field(default=0.0, ge=0)
-    errors: float = Field(default=0.0, ge=0)
-    p50_ms: float = Field(default=0.0, ge=0)
-    p99_ms: float = Field(default=0.0, ge=0)
-    compared: float = Field(default=0.0, ge=0)
-    different: float = Field(default=0.0, ge=0)
-    answered: float = Field(default=0.0, ge=0)
-
-
 def is_keyed(deployment: Deployment) -> bool:
     """Whether the deployment keeps state: then no caller receives its canary's answers."""
     return bool(deployment.version.manifest.get("key"))

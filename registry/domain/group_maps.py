@@ -21,6 +21,7 @@ from registry.domain.audit import Caller, iso
 from registry.store.models import GroupMap
 from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound
+from udo_protocol.registry.wanted import MovedSession
 
 # Per deployment; a map takes about 200 bytes. Sessions that no query continues stay until somebody drops them, and one a minute makes
 # this many in ten weeks.
@@ -155,10 +156,10 @@ def replaced(session: Session, name: str, lost: str, heir: str, disk: str) -> No
         found.others = known
 
 
-def moved(session: Session) -> list[dict[str, Any]]:
+def moved(session: Session) -> tuple[MovedSession, ...]:
     """Sessions whose map has been released before, for every node: versions that it remembers from then do not count."""
     maps = session.scalars(select(GroupMap).where(GroupMap.version > 0))
-    return [{"deployment": m.deployment, "session": m.session, "version": m.version} for m in maps]
+    return tuple(MovedSession(m.deployment, m.session, m.version) for m in maps)
 
 
 def forget(session: Session, before: float) -> None:

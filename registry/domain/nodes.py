@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 
 from registry.domain import applications, group_maps, updates
 from registry.domain.audit import iso
-from registry.domain.canaries import MeasuredBody
 from registry.domain.presence import Presence, is_drained
 from registry.store.models import Deployment, Node, NodeState, Setting, Update, Version
 from registry.store.store import bump
 from udo_protocol.errors import Conflict
-from udo_protocol.formats.manifest import Name
 from udo_protocol.lifecycle import UPDATE_OPEN
+from udo_protocol.registry.canary import Measured
+from udo_protocol.registry.wanted import NodeReport, UpdatePhase, UpdateStep, WantedDeployment, WantedState
 
 
 class Heartbeat(BaseModel):
@@ -30,23 +30,6 @@ class Heartbeat(BaseModel):
     metrics_address: str = Field(default="", max_length=500)
     listen: str = Field(default="", max_length=300)
     incarnation: str = Field(default="", max_length=64)
-
-
-class ReportBody(BaseModel):
-    """Body of POST /api/v1/nodes/<node>/report."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    deployment: Name
-    version: str
-    digest: str
-    state: str = Field(max_length=50)
-    detail: str = Field(default="", max_length=100_000)
-    update_id: str | None = None
-    phase: str | None = None
-    at_ms: float | None = None
-    error_code: str | None = Field(default=None, max_length=50)
-    measured: MeasuredBody | None = None  # of a canary, with phase `observed`
 
 
 def require_same(session: Session, name: str, incarnation: str, there: Presence, address: str = "") -> None:
@@ -114,58 +97,59 @@ def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     ]
 
 
-def wanted(session: Session) -> dict[str, Any]:
+_PHASES = {"canary": UpdatePhase.CANARY, "preparing": UpdatePhase.PREPARE, "promoting": UpdatePhase.PROMOTE}
+
+
+def wanted(session: Session) -> WantedState:
     """The wanted state of every node; secrets included, so only for nodes."""
     row, together = session.get(Setting, "generation"), applications.memberships(session)
     running = session.execute(
         select(Update, Version).join(Version, Version.digest == Update.to_digest).where(Update.state.in_(UPDATE_OPEN))
     )
-    steps = {
-        u.deployment: {
-            "id": u.id,
-            "version": u.to_version,
-            "digest": u.to_digest,
-            "phase": {"canary": "canary", "preparing": "prepare", "promoting": "promote"}[u.state],
-            "percent": u.canary["percent"] if u.canary and u.state == "canary" else 0,
-            "config": u.config,  # replaces these parts of the deployment's; null: they stay
-            "manifest": v.manifest,
-            "layers": v.layers,
-        }
-        for u, v in running
-    }
-    return {
-        "generation": row.value if row else 0,
-        "moved": group_maps.moved(session),
-        "addresses": {n.name: n.listen for n in session.scalars(select(Node).where(Node.listen != ""))},
-        "deployments": [
-            {
-                "name": d.name,
-                "operator": d.version.name,
-                "version": d.version.version,
-                "digest": d.version.digest,
-                "manifest": d.version.manifest,
-                "layers": d.version.layers,
-                "slots": d.slots,
-                "placement": {k: v for k, v in d.placement.items() if k != "moving"} if d.placement else None,
-                "made": d.made,  # a higher one means: another deployment of that name, with none of the former one's state
-                "generation": d.generation,  # another one means: try again what was refused
-                "config": {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy}
-                | ({"elasticity": d.elasticity} if d.elasticity else {})
-                | ({"application": together[d.name]} if d.name in together else {}),
-                "update": steps.get(d.name),
-            }
+    steps = {u.deployment: _step(u, v) for u, v in running}
+    return WantedState(
+        row.value if row else 0,
+        group_maps.moved(session),
+        {n.name: n.listen for n in session.scalars(select(Node).where(Node.listen != ""))},
+        tuple(
+            WantedDeployment(
+                d.name,
+                d.version.name,
+                d.version.version,
+                d.version.digest,
+                d.version.manifest,
+                tuple(d.version.layers),
+                slots=d.slots,
+                placement={k: v for k, v in d.placement.items() if k != "moving"} if d.placement else None,
+                made=d.made,
+                generation=d.generation,
+                config=_config(d, together.get(d.name)),
+                update=steps.get(d.name),
+            )
             for d in session.scalars(select(Deployment).order_by(Deployment.name))
-        ],
-    }
+        ),
+    )
 
 
-def report(session: Session, node: str, r: ReportBody, now: float) -> None:
+def _step(u: Update, to: Version) -> UpdateStep:
+    percent = u.canary["percent"] if u.canary and u.state == "canary" else 0
+    return UpdateStep(u.id, u.to_version, u.to_digest, _PHASES[u.state], percent, u.config, to.manifest, tuple(to.layers))
+
+
+def _config(d: Deployment, application: dict[str, Any] | None) -> dict[str, Any]:
+    """The configuration that nodes receive; the last two parts only if there is something to be said."""
+    found = {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy}
+    found |= {"elasticity": d.elasticity} if d.elasticity else {}
+    return found | ({"application": application} if application is not None else {})
+
+
+def report(session: Session, node: str, r: NodeReport, now: float) -> None:
     """Record a node's report; as a step of an update it may start the next phase."""
     if r.update_id:
         # Nodes may name the phase of the plan they are in; the step is then in `state`.
         step = r.phase if r.phase not in (None, "prepare", "promote") else r.state
         if step == "observed":
-            return updates.observe(session, r.update_id, node, (r.measured or MeasuredBody()).model_dump(), now, r.detail)
+            return updates.observe(session, r.update_id, node, r.measured or Measured(), now, r.detail)
         updates.step(session, r.update_id, node, step, r.detail, now, r.error_code or "")
         if step != "answering":
             return

@@ -208,14 +208,14 @@ def advance(session: Session, update: Update, now: float) -> None:
         _outcome(session, update, now)
 
 
-def observe(session: Session, update_id: str, node: str, measured: dict[str, float], now: float, detail: str = "") -> None:
+def observe(session: Session, update_id: str, node: str, measured: Measured, now: float, detail: str = "") -> None:
     """Take a node's canary counters and its first error: recorded, shown now and then, and judged at once."""
     update, part = session.get(Update, update_id), session.get(Participant, (update_id, node))
     if update is None or update.canary is None or update.state != "canary" or part is None:
         return
     if part.state == "gone":  # it was away, or restarted, and continues
         part.state = "ready"
-    part.measured = {**measured, "at": now}
+    part.measured = {**measured.model_dump(), "at": now}
     every_s = max(OBSERVED_EVERY_S, update.canary["for_s"] / OBSERVED_TIMES)
     if now - update.started_at >= every_s + (update.canary.get("told") or 0.0):
         update.canary = {**update.canary, "told": now - update.started_at}
@@ -225,7 +225,7 @@ def observe(session: Session, update_id: str, node: str, measured: dict[str, flo
 
 def _measured(session: Session, update: Update) -> Measured:
     parts = session.scalars(select(Participant).where(Participant.update_id == update.id))
-    return Measured.together({k: v for k, v in p.measured.items() if k != "at"} for p in parts if p.measured)
+    return Measured.together(Measured(**{k: v for k, v in p.measured.items() if k != "at"}) for p in parts if p.measured)
 
 
 def _silent(session: Session, update: Update) -> list[str]:

@@ -17,6 +17,7 @@ from registry.http.starting import TIMEOUT_S, promote, start
 from registry.http.stream import stream
 from registry.http.web import body, caller, flag, number, reply, services
 from udo_protocol.errors import UsageError
+from udo_protocol.registry.wanted import NodeReport
 
 routes = Blueprint("api", __name__, url_prefix="/api/v1")
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -259,15 +260,15 @@ def wanted(node: str) -> Response:
     generation, answer = s.wanted
     if generation != s.hub.generation:
         with s.store.read() as session:
-            data = nodes.wanted(session)
-        answer = json.dumps(data, separators=(",", ":")).encode()
-        s.wanted = (data["generation"], answer)
+            state = nodes.wanted(session)
+        answer = json.dumps(state.document(), separators=(",", ":")).encode()
+        s.wanted = (state.generation, answer)
     return Response(answer, mimetype="application/json")
 
 
 @routes.post("/nodes/<node>/report")
 def report(node: str) -> Response:
-    said = body(nodes.ReportBody)
+    said = body(NodeReport)
     with services().store.write() as session:
         _require_same(session, checked_node(node))
         nodes.report(session, node, said, services().clock())

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from registry.domain import deployments, draining, failover, group_maps, nodes, placements
 from registry.domain.application_managers import ToldBody
 from registry.domain.applications import ChangedApplication, NewApplication
+from udo_protocol.registry.wanted import NodeReport
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{model}"
@@ -104,7 +105,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("post", _NODE + "/heartbeat", "A node lives", (200,), (), nodes.Heartbeat),
     ("post", _NODE + "/drain", "A node is to have no slots of deployments over nodes", (200,), (), draining.DrainBody),
     ("get", _NODE + "/wanted", "The wanted state of a node", (200,), ("after", "wait_s"), None),
-    ("post", _NODE + "/report", "The report of a node", (200,), (), nodes.ReportBody),
+    ("post", _NODE + "/report", "The report of a node", (200,), (), NodeReport),
     ("post", _NODE + "/proposals", "What a node's Operator Managers propose; the answer has what is granted", (200,), (), ToldBody),
     ("get", "/api/v1/applications", "Applications", (200,), (), None),
     ("post", "/api/v1/applications", "Name deployments together, with an SLA", (200, 201), (), NewApplication),

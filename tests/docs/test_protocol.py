@@ -11,10 +11,10 @@ from udo_runtime.engine import content
 from udo_runtime.engine.counters import Counters
 from udo_runtime.state.session import Session
 
+from node_manager.config import InstanceConfig
 from node_manager.drivers.base import Inside
 from node_manager.instances import commands
 from node_manager.instances.assignment import InstancePlace, assignment, compared
-from node_manager.instances.instances import InstanceConfig
 from udo_protocol import errors, limits
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import DEFAULT

@@ -26,6 +26,7 @@ from udo_cli.exits import ExitCode
 from udo_cli.main import cli
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, Unavailable
+from udo_protocol.registry.wanted import WantedDeployment
 
 pytestmark = pytest.mark.long
 
@@ -148,7 +149,7 @@ def test_a_grant_is_carried_out_once_and_only_for_the_slots_it_was_proposed_for(
 
     digest = put_image(manager.settings.home, add(1))
     config = {"application": {"name": "app", "mode": "auto"}, "elasticity": {"most": 3}}
-    manager.deploy("d", "t", "1", digest, config, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", digest, config=config), 30)
     wait_until(lambda: manager.controllers.asked("d")[0] >= 0, 30, "a first decision")
     other, stale = {**grant(1, 1), "id": "x", "application": "another"}, {**grant(0, 2), "id": "y"}
     far = FakeManager(grant(0, 1), other, stale)

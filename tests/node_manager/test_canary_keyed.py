@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from node_manager.config import Release
 from node_manager.manager import Manager
 from node_manager.reconcile import Reconciler
 from node_manager.servers import access
@@ -37,6 +38,7 @@ from udo_protocol.node.api import NodeClient
 from udo_protocol.queue.frame import ANSWER, Header, encode
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_protocol.registry.api import Registry
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import changelog
 
 pytestmark = pytest.mark.long
@@ -220,7 +222,7 @@ BULKY = COUNT.replace("        yield", "        ctx.state['much'] = f'{n:06}' * 
 def test_a_canary_is_sent_the_state_and_the_changelog_of_its_key_groups_only(manager: Manager, api: NodeClient) -> None:
     """There is a key in each of the groups 0 to 3. A canary of 10 % has the first of these groups."""
     one, two = (put_image(manager.settings.home, BULKY, version=version, **KEYED) for version in "12")
-    manager.deploy("d", "t", "1", one, {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30)
     epochs = itertools.count()
 
     def run() -> None:
@@ -235,12 +237,12 @@ def test_a_canary_is_sent_the_state_and_the_changelog_of_its_key_groups_only(man
     def canary(percent: float, keys: int) -> tuple[int, int]:
         """Bytes sent while a canary loads the state, and while it tries the events of these keys in four epochs."""
         before = sent()
-        manager.canaries.start("d", f"{percent}", "2", two, {}, percent)
+        manager.canaries.start("d", f"{percent}", Release("2", two), percent)
         loaded = sent()
         [(_, running)] = manager.canaries.running()
         for _ in range(4):
             run()
-        wait_until(lambda: running.measured()["events"] == 4 * keys, 30, "the canary to try its events")
+        wait_until(lambda: running.measured().events == 4 * keys, 30, "the canary to try its events")
         followed = sent()
         manager.canaries.end("d")
         return loaded - before, followed - loaded
@@ -305,7 +307,7 @@ def test_one_that_does_not_begin_anew_is_given_up_after_about_twenty_seconds_wit
     try:
         wait_until(lambda: canary.failure is not None, 20, "it to be given up")
         assert "the state server is away" in str(canary.failure)
-        assert 20 < sum(pauses) < 25 and canary.measured()["events"] == 5
+        assert 20 < sum(pauses) < 25 and canary.measured().events == 5
     finally:
         canary.stop()
         canary.wait_stopped()
@@ -438,15 +440,15 @@ def test_a_frame_that_the_loaded_state_holds_already_is_not_compared(keyed: Keye
 def test_a_canary_and_an_updates_standby_stand_beside_one_another(manager: Manager) -> None:
     images = manager.settings.home
     one, two = put_image(images, COUNT, **KEYED), put_image(images, COUNT + "# 2\n", version="2", **KEYED)
-    manager.deploy("d", "t", "1", one, {}, 30)
-    manager.updates.prepare("d", "2", two)
-    manager.canaries.start("d", "u", "2", two, {}, 100)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30)
+    manager.updates.prepare("d", Release("2", two))
+    manager.canaries.start("d", "u", Release("2", two), 100)
     assert [name for name, _ in manager.canaries.running()] == ["d"]
-    manager.updates.promote("d", "2", two)
+    manager.updates.promote("d", Release("2", two))
     assert [name for name, _ in manager.canaries.running()] == ["d"]
     manager.canaries.end("d")
-    manager.canaries.start("d", "v", "1", one, {}, 100)
-    manager.updates.prepare("d", "1", one)
+    manager.canaries.start("d", "v", Release("1", one), 100)
+    manager.updates.prepare("d", Release("1", one))
     manager.updates.discard("d")
     assert [name for name, _ in manager.canaries.running()] == ["d"]
     manager.canaries.end("d")
@@ -456,8 +458,8 @@ def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(mana
     """The registry may ask for both so soon after one another that the node sees no wish in between; here its reports reach nobody."""
     home = manager.settings.home
     one, two = put_image(home, COUNT, **KEYED), put_image(home, COUNT + "# 2\n", version="2", **KEYED)
-    manager.deploy("d", "t", "1", one, {}, 30, source="registry")
-    manager.updates.prepare("d", "2", two)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30, source="registry")
+    manager.updates.prepare("d", Release("2", two))
     update = {"id": "u", "phase": "canary", "version": "2", "digest": two, "percent": 100}
     wish = {"name": "d", "operator": "t", "version": "1", "digest": one, "config": {}, "update": update}
     with Registry("http://127.0.0.1:1", token="t") as nobody:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node_manager.config import Release
 from node_manager.drivers.base import Exit
 from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
@@ -24,6 +25,7 @@ from tests.support.selection import long
 from tests.support.split_attempt import Job
 from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import NodeClient
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import rewinding
 
 PREFIX = "udo:d:0:"
@@ -73,20 +75,20 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
         [serving] = api.status().slots
         return serving.pid
 
-    manager.deploy("d", "t", "1", one, {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30)
     assert run(0, 5, 6) == [1, 1]
-    manager.updates.change("d", "2", two, {}, 30)
+    manager.updates.change("d", Release("2", two), 30)
     assert run(1, 5) == [2]
     if when == "prepared":
-        manager.updates.prepare("d", "1", one)
+        manager.updates.prepare("d", Release("1", one))
     newer = pid()
     os.kill(newer, signal.SIGKILL)
     if when == "prepared":
         wait_until(lambda: pid() not in (0, newer), 20, "another owner")
-        manager.updates.promote("d", "1", one)
+        manager.updates.promote("d", Release("1", one))
     else:
         wait_until(lambda: pid() != newer, 20, "the death to be seen")
-        manager.updates.change("d", "1", one, {}, 30)
+        manager.updates.change("d", Release("1", one), 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["1"]
 
@@ -96,20 +98,20 @@ def test_a_slot_whose_standby_was_lost_before_the_promotion_is_not_left_behind(m
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
-    manager.deploy("d", "t", "1", one, {}, 30, slots=2)
+    manager.deploy(WantedDeployment("d", "t", "1", one, slots=2), 30)
     job, keys = Job(str(home / "node.sock")), [1, 100]
     assert job.epoch(0, [keys]) == [1, 1]
-    manager.updates.change("d", "2", two, {}, 30)
+    manager.updates.change("d", Release("2", two), 30)
     assert job.epoch(1, [keys]) == [2, 2]
-    manager.updates.prepare("d", "1", one)
+    manager.updates.prepare("d", Release("1", one))
     _, last = manager.deployments.find("d").own
     owner = last.view().owner
     assert owner is not None
     os.kill(api.status().slots[1].pid, signal.SIGKILL)
     wait_until(lambda: last.view().owner not in (None, owner) and not last.updating, 30, "another owner, and the standby to be gone")
     with pytest.raises(Conflict, match="no update of d is prepared"):
-        manager.updates.promote("d", "1", one)
-    manager.updates.promote_all("d", "1", one, {}, 30)
+        manager.updates.promote("d", Release("1", one))
+    manager.updates.promote_all("d", Release("1", one), 30)
     assert [s.version for s in api.status().slots] == ["1", "1"]
     assert job.epoch(2, [keys]) == [3, 3]
 
@@ -122,24 +124,24 @@ def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_ve
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
-    manager.deploy("d", "t", "1", one, {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30)
     api.scale("d", 2)
     job, keys = Job(str(home / "node.sock")), [1, 100]
     assert job.epoch(0, [keys]) == [1, 1]
-    manager.updates.change("d", "2", two, {}, 30)
+    manager.updates.change("d", Release("2", two), 30)
     assert job.epoch(1, [keys]) == [2, 2]
-    manager.updates.prepare("d", "1", one)
+    manager.updates.prepare("d", Release("1", one))
     last = manager.deployments.find("d").own[-1].prefix
     with contextlib.closing(access.connect(home, "state")) as state, contextlib.closing(access.connect(home, "queue")) as queue:
         rewinding.forget(state, queue, last)
     with pytest.raises(Conflict, match="cannot be rolled back to any more"):
-        manager.updates.promote("d", "1", one)
+        manager.updates.promote("d", Release("1", one))
     assert [s.version for s in api.status().slots] == ["1", "2"]
     assert job.epoch(2, [keys]) == [3, 3]
     with pytest.raises(UdoError, match="No state from before an update is kept"):
-        manager.updates.change("d", "1", one, {}, 30)
+        manager.updates.change("d", Release("1", one), 30)
     assert job.epoch(3, [keys]) == [4, 4]
-    manager.updates.change("d", "2", two, {}, 30)
+    manager.updates.change("d", Release("2", two), 30)
     assert [s.version for s in api.status().slots] == ["2", "2"]
     assert job.epoch(4, [keys]) == [5, 5]
 
@@ -154,16 +156,16 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
     def run(epoch: int, *keys: int) -> list[int]:
         return Attempt.at_node(api, "d", "q", epoch, epoch + 1).run(keys)
 
-    manager.deploy("d", "t", "1", one, {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30)
     assert run(0, 5, 6) == [1, 1]
-    manager.updates.change("d", "2", two, {}, 30)
+    manager.updates.change("d", Release("2", two), 30)
     assert run(1, 5) == [2]
     [lost] = [s for s in api.status().servers if s.role == "queue"]
     os.kill(lost.pid, signal.SIGKILL)
     wait_until(lambda: any(s.role == "queue" and s.pid not in (0, lost.pid) for s in api.status().servers), 30, "another queue server")
     wait_until(lambda: any(s.state == "answering" or s.pid for s in api.status().slots), 30, "another owner")
     with pytest.raises(UdoError, match="the queue server was lost since the update, and the input with it: it is too late to roll back"):
-        manager.updates.change("d", "1", one, {}, 30)
+        manager.updates.change("d", Release("1", one), 30)
     assert run(2, 5, 6) == [3, 2]
     assert [s.version for s in api.status().slots] == ["2"]
 

@@ -23,6 +23,7 @@ from udo_cli.commands.usage import summed
 from udo_cli.exits import ExitCode
 from udo_cli.main import cli
 from udo_protocol.node.api import NodeClient
+from udo_protocol.registry.wanted import WantedDeployment
 
 Open = Callable[..., Lane]
 
@@ -77,7 +78,7 @@ def test_state_counts_for_as_long_as_it_was_seen_by_query(tmp_path: Path) -> Non
 
 
 def test_the_state_of_real_sessions_is_metered(manager: Manager, api: NodeClient, tmp_path: Path) -> None:
-    manager.deploy("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED), {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED)), 30)
     imported(SimpleNamespace(api=api), "q", {1: 5, 2: 7}, 0, keys=2, bytes=4096)  # type: ignore[arg-type]
     [session] = api.sessions("d").sessions
     meter = Meter(tmp_path / "usage.json")

@@ -14,6 +14,7 @@ from node_manager.control.monitor import KEPT_LOOKS, Monitor
 from node_manager.manager import Manager
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from udo_protocol.registry.wanted import WantedDeployment
 
 # One frame in hand, of an instance of one core and 1 GB that has answered nothing yet.
 FIRST = SlotLook(
@@ -117,8 +118,8 @@ def monitor(manager: Manager, tmp_path: Path) -> Iterator[Monitor]:
 @pytest.mark.long
 def test_a_round_remembers_each_slot_and_forgets_those_that_have_gone(manager: Manager, monitor: Monitor) -> None:
     home = manager.settings.home
-    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
-    manager.deploy("e", "t", "1", put_image(home, add(2)), {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
+    manager.deploy(WantedDeployment("e", "t", "1", put_image(home, add(2))), 30)
     manager.scaling.scale("d", 2, 30)
     rounds = list[float]()
     monitor.listeners.append(rounds.append)
@@ -140,7 +141,7 @@ def test_a_round_remembers_each_slot_and_forgets_those_that_have_gone(manager: M
 def test_a_slot_whose_keys_an_operator_broke_has_no_figures_and_others_do(manager: Manager, monitor: Monitor) -> None:
     home = manager.settings.home
     for name in ("d", "e"):
-        manager.deploy(name, "t", "1", put_image(home, f"{add(1)}# {name}\n"), {}, 30)
+        manager.deploy(WantedDeployment(name, "t", "1", put_image(home, f"{add(1)}# {name}\n")), 30)
     conn = manager.servers.connect("queue")
     conn.call("SET", "udo:d:0:emitted", "nonsense")
     conn.close()

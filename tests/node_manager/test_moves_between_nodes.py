@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from node_manager.config import DeploymentConfig
 from node_manager.deployments.across import Across
 from node_manager.deployments.between import MoveBetween
 from node_manager.deployments.move_steps import Progress
@@ -108,7 +109,7 @@ class MoverDies:
         """In the middle of an epoch."""
         c, daemon = self._cluster, self._cluster.daemons[self._source]
         own = [SimpleNamespace(number=n, prefix=prefix("count", n)) for n in self._numbers()]
-        deployment: Any = SimpleNamespace(name="count", config={}, own=own, slot=own[0])
+        deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])
         intent = Intent(tuple(groups), 0, "direct", node=self._to)
         daemon.kill()
         with (

@@ -30,6 +30,7 @@ from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.keys import HEARTBEAT
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.dead_letters import DEAD, count
 
 pytestmark = pytest.mark.long
@@ -198,7 +199,7 @@ def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home:
     digest = put_image(home, add(1))
     manager.stop()
     with pytest.raises(Unavailable, match="n is stopping"):
-        manager.deploy("d", "t", "1", digest, {}, 600)
+        manager.deploy(WantedDeployment("d", "t", "1", digest), 600)
     assert manager.deployments.slots() == []
 
 

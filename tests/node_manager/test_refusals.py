@@ -27,6 +27,7 @@ from tests.support.cluster import SCHEMAS, Cluster
 from udo_cli import remote
 from udo_protocol.errors import Refused, Unavailable
 from udo_protocol.formats.manifest import Manifest
+from udo_protocol.registry.wanted import NodeReport
 
 pytestmark = pytest.mark.long
 
@@ -107,8 +108,8 @@ class Wishes(Source):
         time.sleep(0.01)
         return {"generation": after + 1, "deployments": [dict(w) for w in self.wishes], "moved": []}
 
-    def report(self, node: str, deployment: str, **report: Any) -> None:
-        self.reports.append((deployment, report["state"], report["detail"]))
+    def report(self, node: str, report: NodeReport, incarnation: str) -> None:
+        self.reports.append((report.deployment, report.state, report.detail))
 
     def heartbeat(self, node: str, **properties: Any) -> dict[str, Any]:
         """Nobody counts."""
@@ -163,6 +164,21 @@ def test_an_error_that_nobody_foresaw_is_reported_for_its_deployment_alone(recon
     wait_until(lambda: len(registry.of("odd")) >= 1 and len(registry.of("bad")) == 1, 30, "both to be reported")
     state, detail = registry.of("odd")[0]
     assert state == "failed" and "Error in node manager n: " in detail and "its log says where" in detail
+
+
+def test_a_step_of_an_update_that_this_release_does_not_know_is_not_taken_for_another(reconciling: Any) -> None:
+    registry = Wishes(["bad"], bad=NEGATIVE)
+    polls = []
+    known = registry.wanted
+    registry.wanted = lambda *asked: polls.append(asked) or known(*asked)  # type: ignore[method-assign,func-returns-value]
+    registry.wishes[0]["update"] = {"id": "u", "version": "2", "digest": digest_of("bad"), "phase": "pause"}
+    reconciling(registry)
+    wait_until(lambda: len(polls) >= 3, 30, "the state to be refused, and asked for again")
+    assert (registry.reports, registry.fetched) == ([], [])
+
+    registry.wishes[0]["update"] = None
+
+    wait_until(lambda: len(registry.of("bad")) == 1, 30, "the state to be carried out")
 
 
 def test_more_failing_deployments_than_threads_hold_up_nobody(reconciling: Any) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from node_manager.config import Release
 from node_manager.manager import Manager
 from tests.conftest import wait_until
 from tests.node_manager.conftest import add, put_image
@@ -31,11 +32,11 @@ def test_a_slot_that_is_added_while_a_version_is_prepared_serves_it_with_the_oth
     assert [n % 1000 for n in counted_first] == [n % 1000 for n in oracle.epoch(sent)]
 
     second = put_image(home, COUNT.format(version=2), version="2", key=["a"])
-    manager.updates.prepare("d", "2", second)
+    manager.updates.prepare("d", Release("2", second))
     with pytest.raises(Conflict, match="the version of deployment 'd' is being changed"):
         manager.ask_slots("d", 3, 30)
     assert versions(api) == ["1", "1", "1"]
-    manager.updates.promote("d", "2", second)
+    manager.updates.promote("d", Release("2", second))
     wait_until(lambda: versions(api) == ["2", "2", "2"], 60, "all slots to serve version 2")
     manager.ask_slots("d", 3, 60)
     groups = [s.groups for s in api.status().slots]
@@ -48,7 +49,7 @@ def test_without_state_too(manager: Manager, api: NodeClient) -> None:
     home = manager.settings.home
     api.deploy("d", "t", "1", put_image(home, add(1)), "{}", 30_000)
     second = put_image(home, add(2), version="2")
-    manager.updates.prepare("d", "2", second)
+    manager.updates.prepare("d", Release("2", second))
     manager.ask_slots("d", 2, 30)
-    manager.updates.promote("d", "2", second)
+    manager.updates.promote("d", Release("2", second))
     wait_until(lambda: versions(api) == ["2", "2"], 60, "both slots to serve version 2")

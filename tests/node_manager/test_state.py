@@ -16,6 +16,7 @@ from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 
 from node_manager.admin.state import States
+from node_manager.config import Release
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
@@ -28,6 +29,7 @@ from udo_cli import state_file
 from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, StateLost, Unavailable, UsageError
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.pieces import StoredGroup
 
 
@@ -198,8 +200,8 @@ def test_an_update_goes_on_when_the_owner_dies_while_its_standby_loads(daemon: D
 
 def test_a_standby_that_is_killed_leaves_nothing_behind(manager: Manager) -> None:
     one, two = (put_image(manager.settings.home, COUNT + f"# {v}\n", version=v, **KEYED) for v in "12")
-    manager.deploy("d", "t", "1", one, {}, 30)
-    manager.updates.prepare("d", "2", two)
+    manager.deploy(WantedDeployment("d", "t", "1", one), 30)
+    manager.updates.prepare("d", Release("2", two))
     with contextlib.closing(manager.servers.connect("state")) as state:
         assert "readers" in traces(state)
         [standby] = [r for p in manager.settings.handles.glob("*.json") if (r := json.loads(p.read_text()))["state"] == "standby"]
@@ -221,7 +223,7 @@ def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(da
 def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_is_repeated(
     manager: Manager, api: NodeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    manager.deploy("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED), {}, 60, slots=2)
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED), slots=2), 60)
     node = str(manager.settings.socket)
     job = Job(node)
     assert [job.epoch(epoch, [[1, 100]]) for epoch in (0, 1)] == [[1, 1], [2, 2]]

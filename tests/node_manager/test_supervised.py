@@ -34,6 +34,7 @@ from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
 from tests.support.keyed_node import COUNT, KEYED
 from udo_protocol import supervised
+from udo_protocol.registry.wanted import NodeReport, WantedDeployment
 from udo_protocol.state import moving
 
 pytestmark = pytest.mark.long
@@ -87,7 +88,7 @@ def test_the_one_who_looks_after_a_server_goes_on_when_it_raises(
 def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
     manager: Manager, home: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
     [slot] = manager.deployments.slots()
     stepped = threading.Event()
     slot.post(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
@@ -101,7 +102,7 @@ def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
 
 
 def test_work_beside_a_slot_that_raises_is_counted(manager: Manager, home: Path, counted: Counted) -> None:
-    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
     [slot] = manager.deployments.slots()
     slot.beside(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
     wait_until(lambda: counted("beside") == 1, 10, "the count")
@@ -119,7 +120,7 @@ def test_the_pool_is_filled_after_it_raised(manager: Manager, counted: Counted, 
 def test_slots_are_looked_at_after_looking_at_them_raised(
     manager: Manager, home: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager.deploy("d", "t", "1", put_image(home, add(1)), {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
     Once(monkeypatch, Monitor, "_look_at")
     wait_until(lambda: counted("monitor") == 1, 20, "the error")
     wait_until(lambda: bool(manager.monitor.looks("d", 0)), 20, "a look")
@@ -148,7 +149,7 @@ class Wishes:
         wish = {"name": "d", "operator": "nobody", "version": "1", "digest": "sha256:0", "config": {}, "update": None}
         return {"generation": self.generation, "deployments": [wish]}
 
-    def report(self, node: str, deployment: str, **report: Any) -> None:
+    def report(self, node: str, report: NodeReport, incarnation: str) -> None:
         self._asked("report")
 
     def heartbeat(self, node: str, **properties: Any) -> None:
@@ -198,7 +199,7 @@ def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: py
     canary = KeyedCanary(Compared(), wanted, "u", 10)  # type: ignore[arg-type]
     canary.start([slot])
     try:
-        assert once.raised and canary.running and canary.measured()["events"] == 5
+        assert once.raised and canary.running and canary.measured().events == 5
     finally:
         canary.end()
     assert counted("canary") == 1
@@ -215,7 +216,7 @@ def test_a_replica_follows_its_slot_on_when_following_it_raises(counted: Counted
 
 def test_a_move_of_key_groups_goes_on_when_a_step_raises(manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = put_image(manager.settings.home, COUNT, **KEYED)
-    manager.deploy("d", "t", "1", digest, {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", digest), 30)
     manager.scaling.scale("d", 2, 30)
     other = manager.deployments.find("d").own[1].number
     once = Once(monkeypatch, moving, "deliver")
@@ -228,7 +229,7 @@ def test_what_stands_prepared_is_kept_fresh_after_a_round_raised(
     manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = put_image(manager.settings.home, COUNT, **KEYED)
-    manager.deploy("d", "t", "1", digest, {}, 30)
+    manager.deploy(WantedDeployment("d", "t", "1", digest), 30)
     once = Once(monkeypatch, moving, "prepare_source")
     manager.scale_outs.prepare("d", 2, refresh_s=0.1, wait_s=30, by_hand=True)
     assert once.raised and counted("scale-out") == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node_manager.instances.instances import InstanceConfig
+from node_manager.config import InstanceConfig
 from tests.cli.conftest import Shell
 from tests.node_manager.conftest import Daemon, Lane, put_image
 from tests.support.docker_daemon import Daemon as Docker

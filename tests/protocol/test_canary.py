@@ -58,8 +58,7 @@ def test_a_verdict_names_the_condition_and_what_was_measured() -> None:
 
 
 def test_counts_of_nodes_are_summed_and_the_highest_time_counts() -> None:
-    other = {"events": 1, "frames": 1, "errors": 2, "p50_ms": 9, "p99_ms": 1}
-    both = Measured.together([GOOD.__dict__, other])
+    both = Measured.together([GOOD, Measured(events=1, frames=1, errors=2, p50_ms=9, p99_ms=1)])
     assert both == Measured(events=101, frames=11, errors=2, p50_ms=9, p99_ms=2)
     assert Measured.together([]) == Measured()
 

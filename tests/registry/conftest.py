@@ -26,6 +26,7 @@ from tests.support.forked import Forked
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable
 from udo_protocol.registry.api import OCI_MANIFEST, Registry
+from udo_protocol.registry.wanted import NodeReport
 
 INPUT = {"amount": "double", "card": "int64"}
 OUTPUT = {"amount": "double", "flag": "bool"}
@@ -224,12 +225,14 @@ class FakeNode:
         self._done.add(step)
         said: dict[str, Any] = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
         if update["phase"] == "promote":
-            return self.client.report(self.name, d["name"], state="answering", phase="answering", **said)
+            return self.client.report(self.name, NodeReport(deployment=d["name"], state="answering", phase="answering", **said))
         try:
             self.on_prepare(d)
         except RuntimeError as e:
-            return self.client.report(self.name, d["name"], state="failed", phase="failed", detail=str(e), error_code="operator", **said)
-        return self.client.report(self.name, d["name"], state="ready", phase="ready", **said)
+            return self.client.report(
+                self.name, NodeReport(deployment=d["name"], state="failed", phase="failed", detail=str(e), error_code="operator", **said)
+            )
+        return self.client.report(self.name, NodeReport(deployment=d["name"], state="ready", phase="ready", **said))
 
     def __enter__(self) -> FakeNode:
         return self

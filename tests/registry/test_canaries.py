@@ -13,6 +13,7 @@ from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
+from udo_protocol.registry.wanted import NodeReport
 
 pytestmark = pytest.mark.long
 
@@ -30,7 +31,7 @@ class CanaryNode(FakeNode):
             said = {"version": update["version"], "digest": update["digest"], "update_id": update["id"]}
             if (update["id"], "canary") not in self._done:
                 self._done.add((update["id"], "canary"))
-                self.client.report(self.name, d["name"], state="ready", phase="ready", **said)
+                self.client.report(self.name, NodeReport(deployment=d["name"], state="ready", phase="ready", **said))
             self.told = said
             if self.counted is not None:
                 self.tell(d["name"], self.counted)
@@ -39,7 +40,7 @@ class CanaryNode(FakeNode):
 
     def tell(self, name: str, counted: dict[str, float]) -> None:
         """What the canary has counted."""
-        self.client.report(self.name, name, state="canary", phase="observed", measured=counted, **self.told)
+        self.client.report(self.name, NodeReport(deployment=name, state="canary", phase="observed", measured=counted, **self.told))
 
 
 def canary(for_s: float = 0.3, *rollback_if: str, percent: float = 10, min_events: int = 1) -> dict[str, Any]:
@@ -176,7 +177,10 @@ def test_a_node_that_cannot_begin_fails_the_update(deployed: tuple[Registry, str
     class Broken(CanaryNode):
         def _follow(self, d: dict[str, Any], update: dict[str, Any]) -> None:
             said = {"version": "2", "digest": update["digest"], "update_id": update["id"]}
-            self.client.report(self.name, d["name"], state="failed", phase="failed", detail="no torch", error_code="operator", **said)
+            self.client.report(
+                self.name,
+                NodeReport(deployment=d["name"], state="failed", phase="failed", detail="no torch", error_code="operator", **said),
+            )
 
     with CanaryNode(client, "a"), Broken(client, "b"):
         last = list(client.update(name, "2", canary=canary(3600)))[-1]
@@ -253,7 +257,7 @@ def test_what_a_node_says_of_the_first_error_stands_in_the_reason(deployed: tupl
         events = client.update(keyed, "2", canary=canary(3600, "errors>0"))
         wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
         said = {"state": "canary", "phase": "observed", "measured": {**GOOD, "errors": 1.0}, "detail": "ValueError: unlucky"}
-        client.report("a", keyed, **said, **a.told)
+        client.report("a", NodeReport(deployment=keyed, **said, **a.told))
         assert list(events)[-1]["detail"].endswith("On node a: ValueError: unlucky. 1 continues to serve")
 
 
@@ -263,7 +267,12 @@ def test_a_node_whose_canary_cannot_go_on_rolls_back_with_its_reason(deployed: t
         events = client.update(keyed, "2", canary=canary(3600))
         wait_until(lambda: hasattr(a, "told"), 10, "the node to begin")
         assert any(e["phase"] == "sharing" for e in events)
-        client.report("a", keyed, state="failed", phase="failed", detail="migrate() failed: KeyError: 3", error_code="operator", **a.told)
+        client.report(
+            "a",
+            NodeReport(
+                deployment=keyed, state="failed", phase="failed", detail="migrate() failed: KeyError: 3", error_code="operator", **a.told
+            ),
+        )
         last = list(events)[-1]
     assert last["phase"] == "rolled_back" and last["detail"] == "node a: migrate() failed: KeyError: 3. 1 continues to serve"
 

@@ -16,6 +16,7 @@ from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
+from udo_protocol.registry.wanted import NodeReport
 
 SECRET, CONTENT = "s3cr3t-value-xyz", b"file-content-xyz"
 
@@ -190,7 +191,10 @@ def test_a_generation_from_another_life_of_the_registry_is_answered_at_once(depl
 def test_nodes_report_into_the_deployment_and_undeploy_forgets_it(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     digest = client.deployment(name)["digest"]
-    client.report("n1", name, version="1", digest=digest, state="failed", detail="ImportError: no module x", error_code="operator")
+    client.report(
+        "n1",
+        NodeReport(deployment=name, version="1", digest=digest, state="failed", detail="ImportError: no module x", error_code="operator"),
+    )
     (shown,) = client.deployment(name)["nodes"]
     assert (shown["node"], shown["state"], shown["detail"], shown["error_code"]) == ("n1", "failed", "ImportError: no module x", "operator")
 
@@ -199,7 +203,7 @@ def test_nodes_report_into_the_deployment_and_undeploy_forgets_it(deployed: tupl
     assert name not in [d["name"] for d in client.wanted("n1", wait_s=0)["deployments"]]
     with pytest.raises(errors.NotFound):
         client.deployment(name)
-    client.report("n1", name, version="1", digest=digest, state="stopped")  # a late report is no error
+    client.report("n1", NodeReport(deployment=name, version="1", digest=digest, state="stopped"))  # a late report is no error
 
 
 def test_a_keyed_deployment_is_only_removed_with_its_state(registry: Running, tmp_path: Path) -> None:
@@ -264,7 +268,7 @@ def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_go
         client.heartbeat(node, **two)
     for ask in (
         lambda: client.wanted(node, incarnation="2", wait_s=0),
-        lambda: client.report(node, name, incarnation="2", **said),
+        lambda: client.report(node, NodeReport(deployment=name, **said), "2"),
         lambda: client.leave(node, "2"),
     ):
         with pytest.raises(errors.Conflict, match="at here:/one"):
@@ -274,7 +278,7 @@ def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_go
 
     client.heartbeat(node, **one)  # again, and without telling which one it is, as an earlier release does
     client.wanted(node, wait_s=0)
-    client.report(node, name, **said)
+    client.report(node, NodeReport(deployment=name, **said))
     client.leave(node, "1")
     assert client.heartbeat(node, **two)["anew"]
     with pytest.raises(errors.Conflict, match="at there:/two"):

@@ -97,5 +97,5 @@ def test_released_maps_are_told_to_the_nodes_and_forgotten_after_a_while(store: 
     for before, told in ((BY.now, ["one"]), (BY.now + 1, [])):
         with store.write() as session:
             group_maps.forget(session, before)
-            assert [m["session"] for m in group_maps.moved(session)] == told
+            assert [m.session for m in group_maps.moved(session)] == told
     assert claim(store, "two")

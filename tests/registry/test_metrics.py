@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.registry.conftest import FakeNode, Running
 from udo_protocol.registry.api import Registry
+from udo_protocol.registry.wanted import NodeReport
 
 
 def page(registry: Running) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -23,7 +24,7 @@ def test_phases_of_updates_are_counted_once_each_and_add_up_to_what_the_update_t
     client, name = deployed
     before = page(registry)
     with FakeNode(client, "a") as a:
-        client.report("a", name, version="1", digest=client.deployment(name)["digest"], state="answering")
+        client.report("a", NodeReport(deployment=name, version="1", digest=client.deployment(name)["digest"], state="answering"))
         during = page(registry)
         events = list(client.update(name, "2"))
         assert a.polls

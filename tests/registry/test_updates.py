@@ -18,6 +18,7 @@ from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
 from udo_protocol.registry.api import Registry
+from udo_protocol.registry.wanted import NodeReport
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -269,8 +270,8 @@ def test_unknown_steps_and_updates_are_refused_or_ignored(deployed: tuple[Regist
     client, name = deployed
     digest = client.deployment(name)["digest"]
     with pytest.raises(errors.UsageError, match="expected one of pulling"):
-        client.report("n", name, version="1", digest=digest, state="x", update_id="u", phase="dancing")
-    client.report("n", name, version="1", digest=digest, state="ready", update_id="u", phase="ready")
+        client.report("n", NodeReport(deployment=name, version="1", digest=digest, state="x", update_id="u", phase="dancing"))
+    client.report("n", NodeReport(deployment=name, version="1", digest=digest, state="ready", update_id="u", phase="ready"))
     with pytest.raises(errors.NotFound):
         client.update_status("u")
 

@@ -33,6 +33,7 @@ from udo_cli.packing.build import Packed
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest
+from udo_protocol.registry.wanted import WantedDeployment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,7 @@ def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: TrialConfi
         _tell_isolation(manager)
         wait_s = _START_TIMEOUT_S + manifest.limits.open_timeout_s
         try:
-            manager.deploy(manifest.name, manifest.name, manifest.version, image.digest, config.data(), wait_s)
+            manager.deploy(WantedDeployment(manifest.name, manifest.name, manifest.version, image.digest, config=config.data()), wait_s)
             return ask(str(manager.settings.socket), manifest, batches)
         except (OperatorError, SchemaError) as e:
             raise type(e)(_at_its_source(str(e), packed)) from None

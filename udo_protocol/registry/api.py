@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from udo_protocol.errors import Unavailable
@@ -21,6 +22,9 @@ from udo_protocol.lifecycle import UPDATE_FINAL
 from udo_protocol.registry.applications import ApplicationsClient
 from udo_protocol.registry.content import OCI_MANIFEST, ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
+
+if TYPE_CHECKING:
+    from udo_protocol.registry.wanted import NodeReport  # what only sends requests does without pydantic and pyarrow
 
 __all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
 # A paused registry process still accepts connections: after this wait a node turns to the next one, before the node counts as away (10 s).
@@ -230,17 +234,7 @@ class Registry(ContentClient, ApplicationsClient):
     def wanted(self, node: str, after: int = -1, wait_s: float = 25.0, incarnation: str = "") -> Json:
         """The deployments that this node shall have, once their generation differs from `after`, or unchanged after `wait_s`.
 
-        {generation, moved: [{deployment, session, version}], addresses: {node: host:port for other hosts}, deployments:
-        [{name, operator, version, digest, manifest, layers, slots, placement: null | {version, nodes: [of each slot], made, groups: [place
-        of each key group's slot], routes: [[place, version]] (these two once groups have moved)}, generation,
-        config: {env, secrets, files: {path: base64}, limits, policy, elasticity (unless it is the default), application (if the deployment
-        belongs to one: {name, mode, settings})},
-        update: null | {id, version, digest, manifest, layers, phase, percent}}]}. With phase "canary" the node starts
-        update.version in a slot of its own (keyed: beside the owner), reports "ready", directs `percent` of the new lanes there
-        (keyed: lets it try `percent` of the key groups, canary.share_of_groups) and reports
-        "observed" with `measured` about once a second, until the update is in another phase or gone. With phase "prepare" it
-        starts a standby of update.version and reports "ready"; with "promote" (the deployment's version is then already the new one) it
-        changes the owner and reports "answering"; a standby whose update is gone without promotion is discarded.
+        The document of a udo_protocol.registry.wanted.WantedState, which says what a node does with it.
         """
         if self.several:
             wait_s = min(wait_s, HEARD_S)
@@ -248,33 +242,10 @@ class Registry(ContentClient, ApplicationsClient):
         query = f"?after={after}&wait_s={wait_s}{_by(incarnation, '&')}"
         return self._json("GET", f"/api/v1/nodes/{_q(node)}/wanted{query}", read_s=read_s)
 
-    def report(
-        self,
-        node: str,
-        deployment: str,
-        *,
-        version: str,
-        digest: str,
-        state: str,
-        detail: str = "",
-        update_id: str | None = None,
-        phase: str | None = None,
-        at_ms: float | None = None,
-        error_code: str | None = None,
-        measured: Json | None = None,
-        incarnation: str = "",
-    ) -> None:
-        """Report the state of a deployment on this node ("answering" when it serves, "failed" when it cannot, "refused" when it
-        does not take the image, else what it does).
-
-        Within an update give `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or
-        observed, with the canary's counts as `measured` (udo_protocol.registry.canary.Measured).
-        """
-        body: Json = {"deployment": deployment, "version": version, "digest": digest, "state": state, "detail": detail}
-        optional: Json = {"update_id": update_id, "phase": phase, "at_ms": at_ms, "error_code": error_code, "measured": measured}
-        body |= {name: value for name, value in optional.items() if value is not None}
+    def report(self, node: str, report: NodeReport, incarnation: str = "") -> None:
+        """Report the state of a deployment on this node, or of a step of its update."""
         path = f"/api/v1/nodes/{_q(node)}/report{_by(incarnation)}"
-        self._json("POST", path, body, retry_s=RESTART_S, read_s=min(self._timeout_s, RESTART_S))
+        self._json("POST", path, report.model_dump(exclude_none=True), retry_s=RESTART_S, read_s=min(self._timeout_s, RESTART_S))
 
     def health(self) -> Json:
         """{status, registry: its number, generation, requires_signatures, live_nodes, waiting_requests}."""

@@ -6,7 +6,9 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -25,8 +27,10 @@ PATTERN = r"\s*(\w+)\s*(>=|<=|>|<)\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*"
 _FORM = re.compile(PATTERN, re.ASCII)
 
 
-@dataclass(frozen=True)
-class Measured:
+Count = Annotated[float, Field(ge=0)]
+
+
+class Measured(BaseModel):
     """Counts of canaries: events taken, frames answered with events, errors, and ms of a frame inside the operator.
 
     `errors` counts frames answered with an error, and deaths of an instance. For keyed operators also the frames whose answers
@@ -34,19 +38,21 @@ class Measured:
     by the queue server whatever the runtime publishes.
     """
 
-    events: float = 0.0
-    frames: float = 0.0
-    errors: float = 0.0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    compared: float = 0.0
-    different: float = 0.0
-    answered: float = 0.0
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    events: Count = 0.0
+    frames: Count = 0.0
+    errors: Count = 0.0
+    p50_ms: Count = 0.0
+    p99_ms: Count = 0.0
+    compared: Count = 0.0
+    different: Count = 0.0
+    answered: Count = 0.0
 
     @classmethod
-    def together(cls, nodes: Iterable[Mapping[str, Any]]) -> Measured:
-        """The measurements of several nodes combined: the sum of counts, the highest of times."""
-        found = [cls(**n) for n in nodes]
+    def together(cls, measurements: Iterable[Measured]) -> Measured:
+        """The measurements of several slots or nodes combined: the sum of counts, the highest of times."""
+        found = list(measurements)
         counts = ("events", "frames", "errors", "compared", "different", "answered")
         summed = {name: sum(getattr(m, name) for m in found) for name in counts}
         highest = {name: max((getattr(m, name) for m in found), default=0.0) for name in ("p50_ms", "p99_ms")}
