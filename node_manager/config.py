@@ -14,7 +14,7 @@ from elasticity.scaling.modes import Elasticity
 from node_manager.drivers import network
 from node_manager.servers.access import PASSWORD_FILE
 from udo_protocol.errors import UsageError
-from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_RETRIES
+from udo_protocol.limits import MOST_KEY_GROUPS, MOST_RETRIES, SlotLimits
 from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 # Variables that would also act on programs that run outside of a sandbox or container.
@@ -41,6 +41,7 @@ class InstanceConfig:
             if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
                 raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
         env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
+        bounds = SlotLimits.of(limits)
         if loaders := [name for name in (*env, *secret) if _LOADERS.match(name)]:
             raise UsageError(
                 f"variable {loaders[0]} makes programs load other code, also those of the node that confine an operator: expected it to be "
@@ -48,20 +49,25 @@ class InstanceConfig:
             )
         if (policy := data.get("policy") or FAIL) not in POLICIES:
             raise UsageError(f"policy: expected {' or '.join(map(repr, POLICIES))}, got {policy!r}")
-        if not 0 <= (retries := int(limits.get("retries", 0))) <= MOST_RETRIES:
-            raise UsageError(f"limit retries: expected 0 to {MOST_RETRIES}, got {retries}")
-        if not 1 <= (groups := int(limits.get("key_groups", KEY_GROUPS))) <= MOST_KEY_GROUPS:
-            raise UsageError(f"limit key_groups: expected 1 to {MOST_KEY_GROUPS}, got {groups}")
+        if not 0 <= bounds.retries <= MOST_RETRIES:
+            raise UsageError(f"limit retries: expected 0 to {MOST_RETRIES}, got {bounds.retries}")
+        if not 1 <= bounds.key_groups <= MOST_KEY_GROUPS:
+            raise UsageError(f"limit key_groups: expected 1 to {MOST_KEY_GROUPS}, got {bounds.key_groups}")
         return cls(env, secret, files, {k: int(v) for k, v in limits.items()}, policy)
 
     @property
     def key_groups(self) -> int:
         """The number of key groups of a keyed operator's state."""
-        return int(self.limits.get("key_groups", KEY_GROUPS))
+        return self.slot_limits.key_groups
+
+    @cached_property
+    def slot_limits(self) -> SlotLimits:
+        """The bounds of its slots and lanes."""
+        return SlotLimits.of(self.limits)
 
     def bad_events(self) -> str:
         """The policy for events that the operator fails on, as people read it."""
-        retries = self.limits.get("retries", 0)
+        retries = self.slot_limits.retries
         return self.policy + (f", {retries} retries" if retries else "")
 
 

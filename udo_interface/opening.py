@@ -19,7 +19,7 @@ from udo_interface.place import Place, Stamp
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import NodeAway, ProtocolError, ServerLost, SlotsAway, WaitTimeout
 from udo_protocol.formats.schema import from_ipc, to_ipc
-from udo_protocol.limits import DEFAULT, KEY_GROUPS, SlotLimits
+from udo_protocol.limits import KEY_GROUPS, SlotLimits
 from udo_protocol.node.api import connect_node
 from udo_protocol.proto.node_manager_pb2 import SlotAddress
 from udo_protocol.queue.backoff import LinearBackoff
@@ -168,7 +168,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None, tls: Tls | None
         for n in ("window_frames", "answer_timeout_ms", "frame_bytes", "retained_bytes", "lane_ttl_ms", "backoff_ceiling_us")
         if getattr(reply, n)
     }
-    limits = replace(DEFAULT, **bounds)
+    limits = SlotLimits.of(bounds)
     place = Place(
         operator=reply.operator,
         version=reply.version,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 # Bucket bounds of the histogram of a frame's time inside the operator, in ms: from a vectorised filter to a model that is called per event.
 FRAME_TIMES_MS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 10_000.0)
@@ -86,6 +88,11 @@ class SlotLimits:
     # Dead letters kept per slot, by number and by size on the state server; above either bound the policy `fail` applies.
     dead_letters: int = 10_000
     dead_letter_bytes: int = 64 << 20
+
+    @classmethod
+    def of(cls, overrides: Mapping[str, Any]) -> SlotLimits:
+        """The limits of a deployment that overrides some of them; entries that are none of a slot's, such as memory_mb, do not count."""
+        return cls(**{f.name: int(overrides[f.name]) for f in fields(cls) if f.name in overrides})
 
     @property
     def answer_bytes(self) -> int:

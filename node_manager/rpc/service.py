@@ -102,7 +102,7 @@ class NodeService(rpc.NodeManagerServicer):
         if manifest.key:
             require_groups(request.deployment, groups, wanted)
         routes = self._manager.lanes.begun(lane, request.session, request.lane)
-        limits = wanted.config.limits if wanted else {}
+        limits = wanted.config.slot_limits if wanted else DEFAULT
         addresses = [self._address(slot.prefix, lane.run_id, route) for slot, route in zip(lane.slots, routes, strict=True)]
         several = pb.GroupMap(version=lane.groups.version, slots=lane.groups.places()) if lane.groups and len(addresses) > 1 else None
         return pb.OpenLaneReply(
@@ -115,17 +115,17 @@ class NodeService(rpc.NodeManagerServicer):
             groups=several,
             route=routes[0],
             node=self._manager.settings.node,
-            window_frames=int(limits.get("window_frames", DEFAULT.window_frames)),
+            window_frames=limits.window_frames,
             answer_timeout_ms=int((wanted.answer_timeout_s if wanted else manifest.limits.answer_timeout_s) * 1000),
-            frame_bytes=int(limits.get("frame_bytes", DEFAULT.frame_bytes)),
-            retained_bytes=int(limits.get("retained_bytes", DEFAULT.retained_bytes)),
-            lane_ttl_ms=int(limits.get("lane_ttl_ms", DEFAULT.lane_ttl_ms)),
+            frame_bytes=limits.frame_bytes,
+            retained_bytes=limits.retained_bytes,
+            lane_ttl_ms=limits.lane_ttl_ms,
             run=run,
             session_version=version,
             key=manifest.key,
             timed=manifest.event_time is not None,
             policy=wanted.config.policy if wanted else "",
-            backoff_ceiling_us=int(limits.get("backoff_ceiling_us", DEFAULT.backoff_ceiling_us)),
+            backoff_ceiling_us=limits.backoff_ceiling_us,
         )
 
     def _run(self, request: pb.OpenLaneRequest, lane: Lane, placed: Placement | None) -> tuple[int, int]:

@@ -27,7 +27,6 @@ from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
-from udo_protocol.limits import DEFAULT
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import untrusted
@@ -164,8 +163,7 @@ class Mirrors:
     def _compare(self, c: MirrorTrial, queue: Connection, for_s: float) -> Iterator[MirrorFindings]:
         instance, p = c.load.instance, c.slot.prefix
         assert instance is not None
-        limits = c.wanted.config.limits
-        bound = min(_KEPT_BYTES, int(limits.get("retained_bytes", DEFAULT.retained_bytes)) // 4)
+        bound = min(_KEPT_BYTES, c.wanted.config.slot_limits.retained_bytes // 4)
         runs = self._runs()
         began = time.monotonic()
         looks, still_s, observed = 0, 0.0, ObservedTime(LOOK_MOST_S)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validat
 
 from registry.store.models import Deployment, Version
 from udo_protocol.errors import Conflict, UsageError
-from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.limits import SlotLimits
 from udo_protocol.registry.canary import DIFFERENT, MEASURES, PATTERN, Condition, share_of_groups
 
 _MOST_S = 7 * 86400
@@ -47,7 +47,7 @@ def tries(deployment: Deployment, canary: dict[str, Any]) -> str:
     """The share that the canary gets, for people."""
     if not is_keyed(deployment):
         return f"{canary['percent']:g} % of the new lanes"
-    groups = int(deployment.limits.get("key_groups", KEY_GROUPS))
+    groups = SlotLimits.of(deployment.limits).key_groups
     return f"{len(share_of_groups(canary['percent'], groups))} of {groups} key groups, tested beside {deployment.version.version}"
 
 

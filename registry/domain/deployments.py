@@ -24,7 +24,7 @@ from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.formats.manifest import LATEST, Name, OperatorLimits
 from udo_protocol.lifecycle import REFUSED, UPDATE_OPEN
-from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_RETRIES, MOST_SLOTS, SlotLimits
+from udo_protocol.limits import MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_RETRIES, MOST_SLOTS, SlotLimits
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_protocol.state.group_map import FIRST_VERSION
 from udo_protocol.state.placement import Placement
@@ -202,7 +202,7 @@ def create(session: Session, caller: Caller, new: NewDeployment, there: Presence
 
 def _require_groups(name: str, manifest: Mapping[str, Any], limits: Mapping[str, Any], slots: int) -> None:
     """UsageError if a keyed deployment would have more slots than key groups."""
-    if manifest.get("key") and slots > (groups := int(limits.get("key_groups", KEY_GROUPS))):
+    if manifest.get("key") and slots > (groups := SlotLimits.of(limits).key_groups):
         raise UsageError(f"deployment {name!r} has {groups} key groups: expected at most as many slots, got {slots}")
 
 
@@ -289,7 +289,7 @@ def placement_of(deployment: Deployment) -> tuple[Placement, int]:
             f"a step of application {now.step.application!r} changes the slots of deployment {deployment.name!r}: try again when that is "
             f"done, or give it up (udo app set {now.step.application} --mode advise)"
         )
-    return now, int(deployment.limits.get("key_groups", KEY_GROUPS))
+    return now, SlotLimits.of(deployment.limits).key_groups
 
 
 def _rescaled(deployment: Deployment, slots: int, nodes: list[str], disks: Mapping[str, str]) -> dict[str, Any]:

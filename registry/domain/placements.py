@@ -20,7 +20,7 @@ from registry.store.store import bump
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, UsageError
 from udo_protocol.lifecycle import UPDATE_OPEN
-from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS
+from udo_protocol.limits import MOST_KEY_GROUPS, SlotLimits
 from udo_protocol.state.placement import PendingMove, Placement
 
 
@@ -45,7 +45,7 @@ def placed(deployment: Deployment) -> Placement:
 
 def key_groups(deployment: Deployment) -> int:
     """The number of key groups of a keyed deployment."""
-    return int(deployment.limits.get("key_groups", KEY_GROUPS))
+    return SlotLimits.of(deployment.limits).key_groups
 
 
 def move(session: Session, caller: Caller, name: str, wish: MoveBody) -> dict[str, Any]:

@@ -11,14 +11,13 @@ import resource
 import sys
 import time
 from contextlib import suppress
-from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
 from udo_protocol.formats.schema import from_ipc
-from udo_protocol.limits import DEFAULT, SlotLimits
+from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
 from udo_protocol.queue.slot import ABILITIES, report_ready
@@ -67,11 +66,6 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _limits(overrides: dict[str, Any]) -> SlotLimits:
-    known = {f.name for f in fields(SlotLimits)}
-    return replace(DEFAULT, **{k: v for k, v in overrides.items() if k in known})
-
-
 def _yield_to_others(nice: int) -> None:
     """Lower this process's priority; it cannot be raised again."""
     os.nice(nice)
@@ -102,7 +96,7 @@ def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas
 
 
 def _serve(conn: Connection, a: dict[str, Any]) -> int:
-    limits = _limits(a.get("limits", {}))
+    limits = SlotLimits.of(a.get("limits", {}))
     schemas = from_ipc(base64.b64decode(a["input"])), from_ipc(base64.b64decode(a["output"]))
     if files := a.get("open_files"):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
