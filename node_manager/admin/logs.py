@@ -58,7 +58,7 @@ def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follo
         if owner is not None:
             stamp, path = _Stamp(), owner.directory / "log"
             shown[owner.name] = logfile.whole(path)
-            lines += [stamp.line(owner.name, owner.record["version"], text) for text in logfile.tail(path, 0, shown[owner.name])]
+            lines += [stamp.line(owner.name, owner.assigned.version, text) for text in logfile.tail(path, 0, shown[owner.name])]
     yield from lines[-tail_lines:] if tail_lines else lines
     if follow:
         yield from _following(deployment, shown, stop)
@@ -87,4 +87,4 @@ def _follow(slot: Slot, shown: dict[str, int], told: SimpleQueue[Line], stop: Ev
         over = owner.name
         stamp, ended = _Stamp(), owner.exited
         for text in logfile.follow(owner.directory / "log", shown.get(owner.name, 0), stop, lambda ended=ended: not ended.is_set()):  # type: ignore[misc]
-            told.put(stamp.line(owner.name, owner.record["version"], text))
+            told.put(stamp.line(owner.name, owner.assigned.version, text))

@@ -19,7 +19,7 @@ from node_manager.control.group_loads import GroupLoads
 from node_manager.control.looks import SlotLook, SlotRates, rates
 from node_manager.control.metering import Meter
 from node_manager.deployments.deployments import Deployments
-from node_manager.drivers.base import Driver
+from node_manager.drivers.base import Allowance, Driver
 from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import SlotView
 from udo_protocol import supervised
@@ -140,7 +140,7 @@ class Monitor:
         if v.owner and v.wanted and v.wanted.image.manifest.key:
             packed = slot.read_group_events(queue, prefix, v.owner.name)
             self.groups.look(v.deployment, v.number, now_s, v.owner.name, packed)
-        limits: Mapping[str, float] = v.owner.record.get("allowance", {}) if v.owner else {}
+        allowed = v.owner.assigned.allowance if v.owner else Allowance()
         owner = v.owner.name if v.owner and seen and seen.running else ""
         return SlotLook(
             now_s,
@@ -155,8 +155,8 @@ class Monitor:
             busy_s=now.get("busy_s", 0.0),
             cpu_s=seen.cpu_s if seen else 0.0,
             rss_bytes=seen.rss_bytes if seen else 0,
-            cores=limits.get("cpus") or 1.0,  # without a limit one core: the most that an operator in Python can use
-            memory_bytes=int(limits.get("memory_bytes") or self._memory_bytes),
+            cores=allowed.cpus or 1.0,  # without a limit one core: the most that an operator in Python can use
+            memory_bytes=allowed.memory_bytes or self._memory_bytes,
             published=bool(now),
             told=route.frames_told(queue, prefix),
         )

@@ -26,13 +26,13 @@ _log = structlog.get_logger()
 def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Scaling, lanes: Lanes, mirrors: Mirrors) -> None:
     """Adopt running instances into the slots of the deployments in the node's file, and stop the other ones."""
     running = node.instances.recover()
-    warm = [i for i in running if not i.record and i.life.state == "warm"]
+    warm = [i for i in running if i.record is None and i.life.state == "warm"]
     node.pool.start([i for i in warm if i.kind != ENGINE])
     node.engines.start([i for i in warm if i.kind == ENGINE])
     assigned: dict[tuple[str, int], list[Instance]] = defaultdict(list)
     for instance in running:
-        if instance.record:
-            assigned[instance.record["deployment"], instance.record["slot"]].append(instance)
+        if instance.record is not None:
+            assigned[instance.record.deployment, instance.record.slot].append(instance)
         elif instance.life.state != "warm":
             node.instances.stop(instance, 0)
 
@@ -42,13 +42,13 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
         with contextlib.closing(node.servers.connect("queue")) as queue:
             owner_token = log.owner(queue, slot.prefix)
         for instance in left:
-            if instance.record.get("comparing"):  # its diff ended with the manager that ran it
+            if instance.assigned.comparing:  # its diff ended with the manager that ran it
                 mirrors.remove(instance, slot.prefix)
                 continue
             image = None
             if instance.token == owner_token:
                 with contextlib.suppress(UdoError):
-                    image = images.get(instance.record["operator"], digest=instance.record["digest"])
+                    image = images.get(instance.assigned.operator, digest=instance.assigned.digest)
             if image is None:
                 node.instances.stop(instance, node.settings.stop_grace_s)
             else:

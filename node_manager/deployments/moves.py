@@ -219,7 +219,7 @@ class Moves:
         """Conflict if an instance, adopted from an earlier release, would take the frames of a move for broken ones, for ever."""
         for slot in deployment.own:
             owner = slot.view().owner
-            if owner is not None and MOVES_GROUPS not in owner.record.get("abilities", ()):
+            if owner is not None and MOVES_GROUPS not in owner.assigned.abilities:
                 raise Conflict(
                     f"instance {owner.name} in slot {slot.number} of deployment {deployment.name!r} was started by an earlier release, "
                     f"which cannot move key groups: replace it (udo update {deployment.name} VERSION), or end its process (udo status)"

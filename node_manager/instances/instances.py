@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -24,11 +23,12 @@ from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, S
 from node_manager.files import read_json, write_json
 from node_manager.images.images import OperatorImage
 from node_manager.instances import commands, instance_files, runtime_base
-from node_manager.instances.assignment import InstancePlace, assignment
+from node_manager.instances.record import InstanceRecord, SlotId
 from node_manager.servers.access import PASSWORD_FILE, remove_password, write_password
 from node_manager.servers.binaries import Role
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
+from udo_protocol.assignment import Assignment, InstancePlace, InstanceRole, MirrorRole, Program
 from udo_protocol.errors import OperatorError, ServerLost
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
 from udo_protocol.queue import access, keys
@@ -51,22 +51,27 @@ WARM, ENGINE = "warm", "engine"
 class Instance:
     """One instance. Its death is reported once to the listener, also to one that comes late."""
 
-    def __init__(self, name: str, directory: Path, kind: str, record: dict[str, Any] | None = None) -> None:
+    def __init__(self, name: str, directory: Path, kind: str, record: InstanceRecord | None = None) -> None:
         self.name, self.directory, self.kind = name, directory, kind
         self.life = Lifecycle(INSTANCE, "starting", f"instance {name}")
         self.handle: Handle | None = None
         self.exit: Exit | None = None
         self.exited = Event()
-        # Filled in by assign: deployment, slot, version, digest, token, allowance.
-        self.record: dict[str, Any] = record or {}
+        self.record = record  # None while it is warm
         self.started_at = time.monotonic()
         self._listener: Callable[[Instance], None] | None = None
         self._lock = Lock()
 
     @property
+    def assigned(self) -> InstanceRecord:
+        """The record of an instance that has an operator."""
+        assert self.record is not None, f"instance {self.name} is warm"
+        return self.record
+
+    @property
     def token(self) -> int:
         """The token it was assigned; 0 while it is warm."""
-        return int(self.record.get("token", 0))
+        return self.record.token if self.record else 0
 
     def listen(self, listener: Callable[[Instance], None]) -> None:
         """Replace the listener; called at once if the instance is dead already."""
@@ -157,18 +162,13 @@ class Instances:
         instance: Instance,
         image: OperatorImage,
         config: InstanceConfig,
-        *,
-        deployment: str,
-        slot: int,
+        at: SlotId,
         token: int,
-        follow: str = "",
-        comparing: Mapping[str, Any] | None = None,
+        role: InstanceRole,
     ) -> None:
-        """Give the instance its operator; it reports on the slot's `ready` list. `follow`: "owner" or "kept", the state to have in memory.
-
-        With `comparing` it may compare answers, but give none.
-        """
+        """Give the instance its operator, in that role; it reports on the slot's `ready` list."""
         assert instance.handle is not None
+        mirror = role if isinstance(role, MirrorRole) else None
         manifest, allowance = image.manifest, Allowance.of(image.manifest)
         inside = self._inside(instance, engine=manifest.own_process)
         own = commands.own(instance.directory) if manifest.own_process else instance.directory
@@ -176,54 +176,47 @@ class Instances:
             instance_files.put(own, name, base64.b64decode(content))
         command = None
         if manifest.own_process:  # after the files, none of which may be written through a link to the image
-            nice = comparing["nice"] if comparing else 0
+            nice = mirror.nice if mirror else 0
             command = commands.placed(image, own, inside, self.driver, self._settings.sockets, self._base.absolute(), allowance, nice)
         # A cold start has these paths already, in front of the runtime; an engine's operator is another process.
         path = self._place(instance, image, inside) if instance.kind == WARM else []
         self.driver.limit(instance.handle, allowance)
-        instance.record = {
-            "deployment": deployment,
-            "slot": slot,
-            "operator": manifest.name,
-            "version": manifest.version,
-            "digest": image.digest,
-            "token": token,
-            "comparing": comparing is not None,
-            "allowance": asdict(allowance),
-            "follow": follow,
-        }
-        self.move(instance, "loading")
-        prefix = keys.prefix(deployment, slot)
+        prefix = keys.prefix(at.deployment, at.number)
         place = InstancePlace(instance.name, token, prefix, self._socket(inside, "queue"), self._socket(inside, "state"))
-        told = assignment(
+        program = Program(manifest.entry, tuple(path), command, manifest.keyed, manifest.state, config.env, config.secrets)
+        told = Assignment(
             place,
-            manifest,
+            manifest.name,
+            manifest.version,
             image.digest,
-            config,
-            path=path,
-            open_files=allowance.open_files,
-            follow=follow,
-            command=command,
-            comparing=comparing,
+            program,
+            manifest.input_schema,
+            manifest.output_schema,
+            role,
+            config.policy,
+            config.limits,
+            allowance.open_files,
         )
+        instance.record = InstanceRecord.of(told, at, allowance)
+        self.move(instance, "loading")
         if manifest.key:
-            self._servers.widen("state", instance.name, (access.reading if comparing else access.state)(prefix))
-        elif config.policy == DEAD_LETTER and not comparing:
+            self._servers.widen("state", instance.name, (access.reading if mirror else access.state)(prefix))
+        elif config.policy == DEAD_LETTER and not mirror:
             self._servers.widen("state", instance.name, access.letters(prefix))
-        rules = (access.comparing if comparing else access.queue)(prefix, instance.name)
+        rules = (access.comparing if mirror else access.queue)(prefix, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
             self._servers.users.widen("queue", conn.call, instance.name, rules)
             # Holds secrets: expires soon even if it is not fetched.
             key = keys.warm(instance.name)
-            conn.transaction([("RPUSH", key, json.dumps(told)), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
+            conn.transaction([("RPUSH", key, json.dumps(told.document())), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance, report: Mapping[str, Any]) -> None:
         """Note the report of an instance, which has therefore read its password. The first report says how long its operator took to load,
         and what the instance can do; a standby reports once more."""
-        times = {part: ms for part in LOAD_PARTS if isinstance(ms := report.get(f"{part}_ms"), int | float)}
-        instance.record.setdefault("load_ms", times)
-        told = report.get("abilities")
-        instance.record.setdefault("abilities", [known for known in ABILITIES if isinstance(told, list) and known in told])
+        if instance.record is not None and instance.record.load_ms is None:
+            times, told = {part: report.get(f"{part}_ms") for part in LOAD_PARTS}, report.get("abilities")
+            instance.record.load_ms = {part: ms for part, ms in times.items() if isinstance(ms, int | float)}
+            instance.record.abilities = tuple(known for known in ABILITIES if isinstance(told, list) and known in told)
         remove_password(instance.directory / PASSWORD_FILE)
 
     def move(self, instance: Instance, state: str) -> None:
@@ -234,7 +227,8 @@ class Instances:
     def save(self, instance: Instance) -> None:
         """Write the record that a restarted manager reads."""
         assert instance.handle is not None
-        record = {"handle": instance.handle.to_json(), "kind": instance.kind, "state": instance.life.state, **instance.record}
+        told = instance.record.document() if instance.record else {}
+        record = {"handle": instance.handle.to_json(), "kind": instance.kind, "state": instance.life.state, **told}
         write_json(self._settings.handles / f"{instance.name}.json", record)
 
     def stop(self, instance: Instance, grace_s: float) -> None:
@@ -247,23 +241,23 @@ class Instances:
         """Remove the record and directory of a dead instance; its log is kept among the slot's last few."""
         self._servers.dismiss(instance.name)
         (self._settings.handles / f"{instance.name}.json").unlink(missing_ok=True)
-        if deployment := instance.record.get("deployment"):
-            kept = self._settings.logs / f"{deployment}-{instance.record['slot']}"
+        if (record := instance.record) is not None:
+            kept = self._settings.logs / f"{record.deployment}-{record.slot}"
             kept.mkdir(exist_ok=True, mode=0o700)
             lines = logfile.tail(instance.directory / "log", 0)
             if lines:
-                name = f"{time.time_ns():020d}-{instance.name}-{instance.record['version']}.log"
+                name = f"{time.time_ns():020d}-{instance.name}-{record.version}.log"
                 (kept / name).write_text("\n".join(lines) + "\n", "utf-8")
             for old in sorted(kept.iterdir())[:-_KEPT_LOGS]:
                 old.unlink(missing_ok=True)
-            self._leave_changelog(instance, keys.prefix(deployment, instance.record["slot"]))
+            self._leave_changelog(instance.name, record)
         shutil.rmtree(instance.directory, ignore_errors=True)
 
-    def _leave_changelog(self, instance: Instance, prefix: str) -> None:
+    def _leave_changelog(self, instance: str, record: InstanceRecord) -> None:
         """Stop keeping the changelog for a standby or a mirror, however it ended."""
-        if instance.record["follow"] or instance.record["comparing"]:
+        if record.follow or record.comparing:
             with contextlib.suppress(ServerLost), contextlib.closing(self._servers.connect("state")) as state:
-                state.call(*changelog.leaving(prefix, instance.name))
+                state.call(*changelog.leaving(keys.prefix(record.deployment, record.slot), instance))
 
     def recover(self) -> list[Instance]:
         """The instances of a former manager that still run; the remains of the others are removed."""
@@ -274,11 +268,11 @@ class Instances:
             if handle is None or handle.driver != self.driver.name:
                 path.unlink(missing_ok=True)
                 continue
-            own = {k: v for k, v in record.items() if k not in ("handle", "kind", "state")}
+            own = InstanceRecord.parse(record) if "deployment" in record else None
             instance = Instance(handle.instance, Path(handle.directory), record["kind"], own)
             instance.handle = handle
             instance.life.state = record["state"]
-            allowance = Allowance(**own["allowance"]) if own else _WARM
+            allowance = own.allowance if own else _WARM
             if self.driver.recover(handle, allowance, instance.died):
                 found.append(instance)
             else:

@@ -96,7 +96,7 @@ class _Slots(Collector):
                 rate.add_metric(at, view.events_per_s)
                 for quantile, value in (("0.5", stats.p50_ms), ("0.99", stats.p99_ms)):
                     latency.add_metric([*at, quantile], value)
-                for part, ms in (view.owner.record.get("load_ms", {}) if view.owner else {}).items():
+                for part, ms in (view.owner.assigned.load_ms or {} if view.owner else {}).items():
                     load.add_metric([*at, part], ms / 1000)
                 if view.wanted:
                     image = view.wanted.image

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Event
@@ -16,10 +15,12 @@ from node_manager.images.images import Images, OperatorImage
 from node_manager.instances.instances import Instance, Instances
 from node_manager.instances.network_access import require_allowed
 from node_manager.instances.pool import Pool
+from node_manager.instances.record import SlotId
 from node_manager.instances.runtime_base import contradicts
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S
+from udo_protocol.assignment import InstanceRole, MirrorRole, OwnerRole, StandbyRole, StateSource
 from udo_protocol.clock import ObservedTime
 from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, StateLost, UdoError, by_code
@@ -94,7 +95,7 @@ class Load:
     done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
-    comparing: Mapping[str, Any] | None = None  # of a diff: the task of udo_runtime.drivers.mirror
+    mirror: MirrorRole | None = None  # of a comparison
 
 
 def given_up(load: Load) -> Conflict:
@@ -116,7 +117,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     prefix = keys.prefix(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:
         token = slot.next_token(state, prefix)
-        follow = _followed(load, state, prefix)
+        role = _role(load, state, prefix)
     pool = node.engines if manifest.own_process else node.pool
     whole = node.instances.whole(image)
     cold = whole or (not manifest.own_process and contradicts(image.dependencies))
@@ -130,11 +131,9 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
         instance,
         image,
         load.wanted.config,
-        deployment=deployment,
-        slot=number,
-        token=token,
-        follow=follow,
-        comparing=load.comparing,
+        SlotId(deployment, number),
+        token,
+        role,
     )
     left_s, observed = float(manifest.limits.open_timeout_s), ObservedTime(LOOK_MOST_S)
     late = f"(limits.open_timeout_s = {manifest.limits.open_timeout_s:g}): its import or open() hangs"
@@ -147,7 +146,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
                 node.instances.ready(instance, report)
                 if not report.get("ok"):
                     error = report.get("error")
-                    raise _load_error(load, follow, error if isinstance(error, dict) else {})
+                    raise _load_error(load, role, error if isinstance(error, dict) else {})
                 if not report.get("follows"):
                     return
                 follows = True
@@ -163,33 +162,33 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     raise given_up(load)
 
 
-def _followed(load: Load, state: Connection, prefix: str) -> str:
-    """The state that the instance loads before its promotion: `owner`, `kept`, or '' (it reads the stored state once it is promoted).
+def _role(load: Load, state: Connection, prefix: str) -> InstanceRole:
+    """The instance's role, and with it the state that it loads before its promotion.
 
     The newer version may die during a rollback. The former version is then loaded again, without following, while the stored state is still
     the newer one's.
     """
     manifest = load.wanted.image.manifest
     if not manifest.key:
-        return ""
+        return load.mirror or OwnerRole()
     digest = load.wanted.image.digest
     if not load.follow:
-        return "kept" if rewinding.pending(state, prefix, digest) else ""
-    if load.serving in (manifest.state_version, *manifest.migrates_from):
-        return "owner"
-    if rewinding.possible(state, prefix, digest):
-        return "kept"
-    if why := rewinding.gone(state, prefix):
+        return StandbyRole(StateSource.KEPT) if rewinding.pending(state, prefix, digest) else OwnerRole()
+    readable = load.serving in (manifest.state_version, *manifest.migrates_from)
+    if not readable and rewinding.possible(state, prefix, digest):
+        return load.mirror or StandbyRole(StateSource.KEPT)
+    if not readable and (why := rewinding.gone(state, prefix)):
         there = f"the present state (version {load.serving})"
         raise Conflict(f"{manifest.reference} cannot read {there}, and it is too late to roll back: {why}")
-    return "owner"
+    return load.mirror or StandbyRole(StateSource.OWNER)
 
 
-def _load_error(load: Load, follow: str, error: dict[str, Any]) -> UdoError:
+def _load_error(load: Load, role: InstanceRole, error: dict[str, Any]) -> UdoError:
     traceback = cut(str(error.get("traceback") or ""), TRACEBACK_CHARS)
     message = cut(str(error.get("message", "")), MESSAGE_CHARS)
     text = f"{load.wanted.reference} did not load: {message}" + (f"\n{traceback}" if traceback else "")
     code, manifest = str(error.get("code", OperatorError.code)), load.wanted.image.manifest
-    if code == StateLost.code and follow == "owner" and load.serving not in (manifest.state_version, *manifest.migrates_from):
+    readable = load.serving in (manifest.state_version, *manifest.migrates_from)
+    if code == StateLost.code and role == StandbyRole(StateSource.OWNER) and not readable:
         text += _NOTHING_KEPT
     return by_code(code, text)

@@ -68,7 +68,7 @@ class Restarts:
     def owner_died(self, instance: Instance, log: str) -> None:
         """Start the next owner, now or after a pause; a frame that owners keep dying on is answered with an error before that."""
         self.count += 1
-        last_error = self._ownership.last_error = f"instance {instance.name} of {_reference(instance)} died: {instance.exit}"
+        last_error = self._ownership.last_error = f"instance {instance.name} of {instance.assigned.reference} died: {instance.exit}"
         self.later(deaths.RESTART_MOST_S)  # also if the server is lost in the next steps
         broken = self._mend()
         stats = slot.slot_stats(self._thread.conn("queue"), self._thread.prefix)
@@ -95,11 +95,11 @@ class Restarts:
             self.trouble = ("failing", f"{last_error}, {self._deaths}")
 
     def _fail_head(self, instance: Instance, how: str, log: str) -> bool:
-        thread, reference = self._thread, _reference(instance)
+        thread, reference = self._thread, instance.assigned.reference
         message = f"operator {reference} on node {thread.node.settings.node}: {how}"
         failure = Failure(code=OperatorError.code, message=message, traceback=log.strip(), operator=reference, instance=instance.name)
         state, queue, keyed = thread.conn("state"), thread.conn("queue"), self._ownership.keyed
-        return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.record["version"], keyed=keyed)
+        return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.assigned.version, keyed=keyed)
 
     def _mend(self) -> SlotBroken | None:
         """Start a new log if the operator corrupted the old one; the slot has no owner now. Return the damage."""
@@ -144,7 +144,3 @@ class Restarts:
         """Forget former deaths, which say nothing about the present owner or log."""
         self._deaths.forget()
         self.trouble = None
-
-
-def _reference(instance: Instance) -> str:
-    return f"{instance.record['operator']}@{instance.record['version']}"

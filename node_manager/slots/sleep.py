@@ -70,7 +70,7 @@ class Sleep:
         self._asleep, self._times = True, self._times + 1
         at, times = stats.emitted, self._times
         self._thread.beside(lambda: self._listen(at, times))
-        self._thread.log.info("asleep", operator=f"{owner.record['operator']}@{owner.record['version']}")
+        self._thread.log.info("asleep", operator=owner.assigned.reference)
         done.set_result(None)
 
     def end(self) -> None:

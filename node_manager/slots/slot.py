@@ -256,7 +256,7 @@ class Slot(SlotThread):
         elif standby is not None and instance is standby[0]:
             self._loads.take_standby()
             log = self._remove(instance)
-            own.last_error = f"the prepared instance of {instance.record['version']} died: {instance.exit}{log}"
+            own.last_error = f"the prepared instance of {instance.assigned.reference} died: {instance.exit}{log}"
             self.log.error("standby died", instance=instance.name, how=str(instance.exit))
 
     def _remove(self, instance: Instance) -> str:

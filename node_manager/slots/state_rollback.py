@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from node_manager.instances.instances import Instance
 from node_manager.slots.loading import Wanted, log_end
+from udo_protocol.assignment import StateSource
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import rewinding
@@ -21,7 +22,7 @@ def step(
     new, old = wanted.image.manifest, former.image.manifest if former else None
     if old is None or former is None or not new.key or new.state_version == old.state_version:
         return _nothing
-    if instance.record.get("follow") == "kept":
+    if instance.assigned.follow == StateSource.KEPT:
         if rewinding.kept(state, prefix) is None:
             raise Conflict(f"{new.reference} cannot be rolled back to any more: the state from before the update has just been deleted")
         return lambda: await_rewound(state, prefix, instance)
@@ -40,7 +41,7 @@ def await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
         late = time.monotonic() > deadline
         if instance.exited.wait(_LOOK_S) or late:
             why = f"took longer than {_REWOUND_S:g} s" if late else f"ended: {instance.exit}{log_end(instance)}"
-            raise Conflict(f"{instance.record['version']} was not promoted: restoring the state from before the update {why}")
+            raise Conflict(f"{instance.assigned.reference} was not promoted: restoring the state from before the update {why}")
 
 
 def _nothing() -> None:
@@ -52,6 +53,6 @@ def remaining_s(state: Connection, prefix: str, owner: Instance) -> float | None
     found = rewinding.kept(state, prefix)
     if found is None:
         return None
-    if found.info["digest"] == owner.record["digest"]:
-        return None if owner.record.get("follow") == "kept" else 0.0  # kept for an update that did not get further
+    if found.info["digest"] == owner.assigned.digest:
+        return None if owner.assigned.follow == StateSource.KEPT else 0.0  # kept for an update that did not get further
     return max(0.0, float(found.info["until"]) - time.time())

@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 
-from node_manager.instances.assignment import compared
 from node_manager.instances.instances import Instance
 from node_manager.servers.embedded import ROLES
 from node_manager.slots import loading
 from node_manager.slots.loading import Load, NodeParts, Wanted, log_end
 from node_manager.slots.slot import Slot
 from node_manager.slots.watching import LOOK_MOST_S
+from udo_protocol.assignment import MirrorRole
 from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
@@ -130,9 +130,9 @@ class Mirrors:
         it does not load, Conflict if it could not keep up through no fault of the version.
         """
         self._require_comparable(slot, wanted)
-        asked = compared(examples, _NICE, None if canary is None or len(canary) == wanted.config.key_groups else canary)
+        role = MirrorRole(examples, _NICE, None if canary is None or len(canary) == wanted.config.key_groups else tuple(canary))
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
-        load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, comparing=asked)
+        load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, mirror=role)
         comparison = MirrorTrial(slot, wanted, load, Event(), {}, canary is not None)
         with self._lock:
             if self._stopping:

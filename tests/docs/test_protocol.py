@@ -11,11 +11,10 @@ from udo_runtime.engine import content
 from udo_runtime.engine.counters import Counters
 from udo_runtime.state.session import Session
 
-from node_manager.config import InstanceConfig
 from node_manager.drivers.base import Inside
 from node_manager.instances import commands
-from node_manager.instances.assignment import InstancePlace, assignment, compared
 from udo_protocol import errors, limits
+from udo_protocol.assignment import Assignment, InstancePlace, MirrorRole, Program
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import frame_pb2
@@ -34,17 +33,16 @@ KEYED = Manifest(
     state={"n": "int64"},
 )
 COMMAND = commands.launch(KEYED, "/code", "/own", [], Inside("/own", "", "/tmp"))
-TOLD = assignment(
+TOLD = Assignment(
     InstancePlace("i", 1, "udo:t:0:", "/q", "/s"),
-    KEYED,
+    KEYED.name,
+    KEYED.version,
     "sha256:0",
-    InstanceConfig(),
-    path=[],
-    open_files=32,
-    follow="owner",
-    command=COMMAND,
-    comparing=compared(1, 10, None),
-)
+    Program(command=COMMAND, keyed=KEYED.keyed, state_types=KEYED.state),
+    KEYED.input_schema,
+    KEYED.output_schema,
+    MirrorRole(1, 10),
+).document()
 
 
 def table(head: str) -> dict[str, list[str]]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from node_manager.config import Release
-from node_manager.drivers.base import Exit
+from node_manager.drivers.base import Allowance, Exit
 from node_manager.instances.instances import Instance
+from node_manager.instances.record import InstanceRecord
 from node_manager.manager import Manager
 from node_manager.servers import access
 from node_manager.slots import state_rollback
@@ -23,6 +24,7 @@ from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
 from tests.support.selection import long
 from tests.support.split_attempt import Job
+from udo_protocol.assignment import StateSource
 from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import NodeClient
 from udo_protocol.registry.wanted import WantedDeployment
@@ -34,7 +36,8 @@ PREFIX = "udo:d:0:"
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
     (tmp_path / "log").write_text("out of memory\n")
-    return Instance("i1", tmp_path, "warm", {"version": "d@1", "follow": "kept"})
+    record = InstanceRecord("d", 0, "d", "1", "former", 1, False, Allowance(), StateSource.KEPT)
+    return Instance("i1", tmp_path, "warm", record)
 
 
 def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_says_why(servers: Servers, instance: Instance) -> None:
@@ -51,11 +54,10 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
     """Its first checkpoint ends it; an owner of that version that serves its own state needs none."""
     state, queue = servers.state(), servers.queue()
     rewinding.keep(state, queue, PREFIX, {"digest": "former", "until": time.time() + 60}, 60_000)
-    instance.record["digest"] = "former"
     assert state_rollback.remaining_s(state, PREFIX, instance) is None
-    instance.record["follow"] = ""
+    instance.assigned.follow = None
     assert state_rollback.remaining_s(state, PREFIX, instance) == 0.0
-    instance.record["digest"] = "newer"
+    instance.assigned.digest = "newer"
     assert 50 < (state_rollback.remaining_s(state, PREFIX, instance) or 0) <= 60
     rewinding.forget(state, queue, PREFIX)
     assert state_rollback.remaining_s(state, PREFIX, instance) is None

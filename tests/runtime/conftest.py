@@ -49,7 +49,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         promote: bool = True,
         schemas: tuple[pa.Schema, pa.Schema] = (IN, OUT),
         keyed: dict[str, Any] | None = None,
-        follow: bool | str = False,  # "kept": what was kept before an update
+        follow: str = "",  # a StateSource
         policy: str = "fail",
         session: bool = True,  # of its own, as under a node manager: one that yields to others does so for all of its session
         **limits: int,

@@ -31,7 +31,7 @@ class Dice(Operator):
 """
 
 
-def dice(start: Start, commit: str = "frame", follow: bool = False) -> Process:
+def dice(start: Start, commit: str = "frame", follow: str = "") -> Process:
     keyed = {"columns": ["k"], "commit": commit}
     return start(DICE, "op:Dice", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow)
 
@@ -87,7 +87,7 @@ def test_kills_pauses_and_updates_at_any_time_break_no_chain(start: Start, serve
                 owner.process.wait()
                 owner, follower = dice(start), None
             elif what == "follow" and follower is None:
-                follower = dice(start, follow=True)
+                follower = dice(start, follow="owner")
             elif what == "promote" and follower is not None:
                 slot.promote(servers.state(), servers.queue(), P, follower.token)
                 owner, follower = follower, None

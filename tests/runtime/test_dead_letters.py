@@ -349,7 +349,7 @@ def test_above_the_limit_a_keyed_attempt_fails_and_leaves_nothing(start: Start, 
 def test_an_update_in_the_middle_of_an_epoch_leaves_each_dead_letter_once(start: Start, servers: Servers, commit: str) -> None:
     counter(start, commit=commit)
     assert an_attempt(servers, 0, 1).run(["a", "boom"]) == [("a", 1)]
-    follower = counter(start, commit=commit, follow=True)
+    follower = counter(start, commit=commit, follow="owner")
     assert an_attempt(servers, 1, 2).run(["boom"]) == []
     attempt = an_attempt(servers, 2, 3)
     attempt.send(["boom", "a"])

@@ -33,7 +33,7 @@ def left_behind(state: Connection) -> list[bytes]:
 def test_a_follower_goes_on_where_the_owner_was(start: Start, servers: Servers) -> None:
     counter(start)
     assert an_attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     assert follower.report is not None and follower.report["state_bytes"] > 0
     assert an_attempt(servers, 1, 2).run(["a", "c"]) == [("a", 3), ("c", 1)]
     promote(servers, follower)
@@ -44,7 +44,7 @@ def test_a_follower_goes_on_where_the_owner_was(start: Start, servers: Servers) 
 def test_what_the_owner_answered_since_its_checkpoint_is_there_too(start: Start, servers: Servers) -> None:
     counter(start)
     an_attempt(servers, 0, 1).run(["a"])
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     attempt = an_attempt(servers, 1, 2)
     attempt.send(["a", "b"])
     assert attempt.answers() == [("a", 2), ("b", 1)]
@@ -56,7 +56,7 @@ def test_what_the_owner_answered_since_its_checkpoint_is_there_too(start: Start,
 
 def test_the_state_of_ended_epochs_is_what_the_version_made_of_it_that_answered(start: Start, servers: Servers) -> None:
     counter(start)
-    follower = counter(start, step=10, follow=True)
+    follower = counter(start, step=10, follow="owner")
     for epoch in range(5):
         assert an_attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
     promote(servers, follower)
@@ -70,7 +70,7 @@ def test_an_answer_that_the_new_version_could_not_give_fails_nothing_that_was_an
     attempt.send(["a", "b"])
     assert attempt.answers() == [("a", 1), ("b", 1)]
     odd = STEP.format(step=1).replace('"n": n', '"n": n if event["k"] != "b" else "text"')
-    follower = start(odd, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]}, follow=True, promote=False)
+    follower = start(odd, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"]}, follow="owner", promote=False)
     promote(servers, follower)
     attempt.send(["a"])
     attempt.end()
@@ -83,7 +83,7 @@ def test_an_answer_that_the_new_version_could_not_give_fails_nothing_that_was_an
 def test_an_attempt_that_was_taken_back_meanwhile_counts_once(start: Start, servers: Servers) -> None:
     counter(start)
     an_attempt(servers, 0, 1).run(["a"])
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     dead = an_attempt(servers, 1, 2)
     dead.send(["a", "z"])  # never ENDs
     dead.answers()
@@ -135,7 +135,7 @@ def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_i
     monitor = servers.queue()
     monitor.call("MONITOR")
 
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
 
     seen: list[str] = []
     while len(seen) < 4:
@@ -151,13 +151,13 @@ def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_i
 
 def test_any_number_of_standbys_have_the_state_and_one_that_dies_disturbs_nobody(start: Start, servers: Servers) -> None:
     counter(start)
-    others = [counter(start, follow=True), counter(start, follow=True)]
-    follower = counter(start, follow=True)
+    others = [counter(start, follow="owner"), counter(start, follow="owner")]
+    follower = counter(start, follow="owner")
     others[0].process.kill()
     an_attempt(servers, 0, 1).run(["a"])
     promote(servers, follower)
     assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]
-    promote(servers, counter(start, follow=True))
+    promote(servers, counter(start, follow="owner"))
     assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
     servers.state().call(*changelog.leaving(P, "i1"))  # of who was killed the lease would end
     wait_until(lambda: others[1].process.poll() is not None, 10, "who was overtaken to leave")
@@ -168,9 +168,9 @@ def test_a_former_follower_that_ends_following_does_not_disturb_the_next_one(sta
     """Two updates within one epoch: the second one's follower begins before the first one has made a checkpoint."""
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
-    first = counter(start, follow=True)
+    first = counter(start, follow="owner")
     promote(servers, first)
-    second = counter(start, follow=True)
+    second = counter(start, follow="owner")
     an_attempt(servers, 1, 1).run(["a"])
     assert servers.state().call("HKEYS", f"{P}readers") == [b"i2"]
     promote(servers, second)
@@ -180,7 +180,7 @@ def test_a_former_follower_that_ends_following_does_not_disturb_the_next_one(sta
 
 def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     counter(start)
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     servers.state().call(*changelog.leaving(P, "i1"))
     wait_until(lambda: follower.process.poll() is not None, 20, "the follower leaves")
     assert an_attempt(servers, 0, 1).run(["a"]) == [("a", 1)]
@@ -190,7 +190,7 @@ def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, serv
     """Its lease has run out meanwhile, and the owner told nobody of its checkpoints."""
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     os.kill(follower.process.pid, signal.SIGSTOP)
     servers.state().call(*changelog.leaving(P, "i1"))
     an_attempt(servers, 1, 1).run(["a", "b"])
@@ -251,7 +251,7 @@ def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, serve
     job = an_attempt(servers, 0, 1, session="job", job=True)
     job.send(["a"])
     job.answers()
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     job.end()
     job.answers()
     promote(servers, follower)
@@ -265,7 +265,7 @@ def test_a_job_of_which_some_partitions_have_ended_is_followed_to_its_end(start:
     for attempt, key in zip(job, "abc", strict=True):
         attempt.send([key])
         attempt.answers()
-    follower = counter(start, follow=True)
+    follower = counter(start, follow="owner")
     for attempt, key in zip(job[:2], "ab", strict=True):
         attempt.end([group_of(key)])
         attempt.answers()
@@ -277,13 +277,13 @@ def test_a_job_of_which_some_partitions_have_ended_is_followed_to_its_end(start:
 
 
 def test_timers_of_the_owner_fire_once(start: Start, servers: Servers) -> None:
-    def quiet(follow: bool) -> Process:
+    def quiet(follow: str) -> Process:
         keyed = {"columns": ["k"], "time_column": "t"}
         return start(TIMERS, "op:Quiet", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow)
 
-    quiet(False)
+    quiet("")
     an_attempt(servers, 0, 1).run(["a", "b"], 0)
-    follower = quiet(True)
+    follower = quiet("owner")
     an_attempt(servers, 1, 2).run(["b"], 11)
     promote(servers, follower)
     assert an_attempt(servers, 2, 3).run(["c"], 30) == [("a", 1), ("b", 2)]
@@ -316,7 +316,7 @@ def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(star
                     promote(servers, follower)
                     follower = None
                 elif follower is None and dice.random() < 0.3:
-                    follower = counter(start, follow=True, retained_bytes=20_000)
+                    follower = counter(start, follow="owner", retained_bytes=20_000)
             if last == tries - 1 or dice.random() < 0.5:
                 attempt.end()
                 got += attempt.answers()
@@ -345,7 +345,7 @@ def test_state_is_migrated_before_the_promotion_and_after_it(start: Start, serve
     assert an_attempt(servers, 4, 5).run(["a", "b"]) == [("a", 5), ("b", 4)]  # a retry: the undo was migrated too
     follower.process.kill()
     follower.process.wait()
-    cents(start, follow=False, promote=True)
+    cents(start, follow="", promote=True)
     assert an_attempt(servers, 5, 6).run(["a", "b", "only0"]) == [("a", 6), ("b", 5), ("only0", 2)]
 
 
@@ -356,7 +356,7 @@ def test_a_crash_before_the_first_checkpoint_of_the_new_version_migrates_again(s
     promote(servers, follower)
     follower.process.kill()
     follower.process.wait()
-    cents(start, follow=False, promote=True)
+    cents(start, follow="", promote=True)
     assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2)]
 
 
@@ -369,10 +369,10 @@ def test_after_a_crash_state_that_nobody_asks_for_is_written_in_the_new_form_too
     promote(servers, follower)
     follower.process.kill()
     follower.process.wait()
-    cents(start, follow=False, promote=True)
+    cents(start, follow="", promote=True)
     for epoch in range(1, 4):
         assert an_attempt(servers, epoch, epoch).run(["a"]) == [("a", epoch + 1)]
-    later = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], "state_version": 1}, follow=True, promote=False)
+    later = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed={"columns": ["k"], "state_version": 1}, follow="owner", promote=False)
     assert later.report is not None and later.report["ok"], later.report
     promote(servers, later)
     assert an_attempt(servers, 1, 1, session="ended").run(["a", "b"]) == [("a", 2), ("b", 2)]
@@ -394,5 +394,5 @@ def test_state_of_a_version_that_is_not_listed_is_refused(start: Start, servers:
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
     keyed = {"columns": ["k"], "state_version": 2, "migrates_from": [1]}
-    report = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=True, promote=False).report
+    report = start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow="owner", promote=False).report
     assert report is not None and "state of version 0 is on the state server, and the operator reads 1, 2" in report["error"]["message"]

@@ -144,7 +144,7 @@ def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(star
     assert under_way.answers() == [("a", 3)]
     under_way.end()  # of which the newer one can make no checkpoint any more
     assert newer.process.wait(bound(20)) == 0
-    cents(start, follow=False, promote=True)
+    cents(start, follow="", promote=True)
     assert under_way.answers() == []
     assert an_attempt(servers, 3, 3).run(["a"]) == [("a", 4)]
 
@@ -282,6 +282,6 @@ def test_updates_and_rollbacks_between_any_epochs_count_like_one_process(start: 
             if newer is None:
                 former = replace(start, servers)
             else:
-                newer = cents(start, follow=False, promote=True)
+                newer = cents(start, follow="", promote=True)
         attempt.end()
         assert got + attempt.answers() == expected, f"epoch {epoch}"

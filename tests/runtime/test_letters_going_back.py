@@ -273,13 +273,13 @@ def test_whatever_happens_each_event_is_in_the_state_or_a_dead_letter_once(start
                     is_newer = not is_newer
                 elif what == "kill":
                     crash(serving)
-                    serving = newer(start, follow=False, **small) if is_newer else former(start, **small)
+                    serving = newer(start, follow="", **small) if is_newer else former(start, **small)
             if last or dice.random() < 0.3:
                 attempt.end()
             attempt.frames()
         sent += mine
     crash(serving)
-    newer(start, bad="", follow=False) if is_newer else former(start, bad="")
+    newer(start, bad="", follow="") if is_newer else former(start, bad="")
     counted = dict(an_attempt(servers, 8, 100).run(["one", "two", "a", "b"]))
     put_aside = Counter(keys(servers))
     assert {k: counted[k] - 1 + put_aside[k] for k in counted} == {k: sent[k] for k in counted}

@@ -80,7 +80,7 @@ def test_letters_that_a_checkpoint_covers_stay_those_of_the_former_version(start
     serving = newer(start, bad="two")
     promote(servers, serving)
     crash(serving)  # migrated, and nothing written yet
-    newer(start, bad="two", follow=False)
+    newer(start, bad="two", follow="")
     attempt.send(["two", "one"])
     attempt.end()
     assert attempt.answers() == [("one", 1)]

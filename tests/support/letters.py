@@ -44,7 +44,7 @@ def events(servers: Servers, kind: str = DEAD) -> list[Any]:
 
 
 def counter(
-    start: Start, source: str = COUNT, time_column: str | None = None, *, commit: str = "epoch", follow: bool = False, **limits: int
+    start: Start, source: str = COUNT, time_column: str | None = None, *, commit: str = "epoch", follow: str = "", **limits: int
 ) -> Process:
     keyed = {"columns": ["k"], "time_column": time_column, "commit": commit}
     more = {"policy": "dead-letter", "follow": follow, "promote": not follow, **limits}

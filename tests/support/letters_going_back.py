@@ -31,13 +31,13 @@ class Count(Operator):
 """
 
 
-def former(start: Start, *, bad: str = "one", policy: str = "dead-letter", follow: bool | str = False, **limits: int) -> Process:
+def former(start: Start, *, bad: str = "one", policy: str = "dead-letter", follow: str = "", **limits: int) -> Process:
     keyed = {"columns": ["k"]}
     more: dict[str, Any] = {"policy": policy, "follow": follow, "promote": not follow, **limits}
     return start(FORMER.format(bad=bad), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)
 
 
-def newer(start: Start, *, bad: str = "two", policy: str = "dead-letter", follow: bool = True, **limits: int) -> Process:
+def newer(start: Start, *, bad: str = "two", policy: str = "dead-letter", follow: str = "owner", **limits: int) -> Process:
     keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
     more: dict[str, Any] = {"policy": policy, "follow": follow, "promote": not follow, **limits}
     return start(NEWER.format(bad=bad), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, **more)

@@ -16,7 +16,7 @@ class Count(Operator):
 """
 
 
-def counter(start: Start, step: int = 1, *, follow: bool | str = False, **more: int) -> Process:
+def counter(start: Start, step: int = 1, *, follow: str = "", **more: int) -> Process:
     keyed = {"columns": ["k"]}
     return start(STEP.format(step=step), "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=not follow, **more)
 
@@ -37,6 +37,6 @@ class Count(Operator):
 """
 
 
-def cents(start: Start, follow: bool = True, promote: bool = False, **more: int) -> Process:
+def cents(start: Start, follow: str = "owner", promote: bool = False, **more: int) -> Process:
     keyed = {"columns": ["k"], "state_version": 1, "migrates_from": [0]}
     return start(CENTS, "op:Count", schemas=(EVENTS, COUNTS), keyed=keyed, follow=follow, promote=promote, **more)

@@ -42,11 +42,12 @@ def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
     from udo_runtime.loading import load
     from udo_runtime.sdk.api import Context
 
+    from udo_protocol.assignment import Program
     from udo_protocol.formats.schema import parse_schema
 
     schemas = parse_schema(request["input"]), parse_schema(request["output"])
     ctx = Context(request["operator"], request["version"])
-    processor = load(request, schemas, ctx)
+    processor = load(Program.parse(request), schemas, ctx)
     if "state" in request:
         processor.open()
         _migrate(processor, request)

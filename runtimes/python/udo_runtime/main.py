@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gc
 import json
 import logging
@@ -13,10 +12,10 @@ import time
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
+from udo_protocol.assignment import Assignment, MirrorRole
 from udo_protocol.errors import Fenced, ServerLost, Unavailable
-from udo_protocol.formats.schema import from_ipc
 from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
@@ -24,7 +23,7 @@ from udo_protocol.queue.slot import ABILITIES, report_ready
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime import children
 from udo_runtime.drivers.link import Link
-from udo_runtime.drivers.stateless_instance import Schemas, StatelessInstance
+from udo_runtime.drivers.stateless_instance import StatelessInstance
 from udo_runtime.execution.failure import ProcessingError, failed
 from udo_runtime.execution.load import Processor
 from udo_runtime.loading import load
@@ -50,11 +49,11 @@ def _login(instance: str) -> Login | None:
     return Login(instance, password)
 
 
-def _assignment(conn: Connection, instance: str) -> dict[str, Any]:
+def _assignment(conn: Connection, instance: str) -> Assignment:
     while True:
         reply = conn.call("BLPOP", warm(instance), _WARM_POLL_S, timeout_s=_WARM_POLL_S + conn.default_timeout_s)
         if reply is not None:
-            return dict(json.loads(bytes(reply[1])))
+            return Assignment.parse(json.loads(bytes(reply[1])))
         if not conn.call("EXISTS", HEARTBEAT):
             raise Unavailable("no heartbeat from the node manager: a warm instance stops itself")
 
@@ -83,34 +82,34 @@ class Assigned(Protocol):
         """Serve until told to stop (returns), fenced (Fenced) or left without a node manager (Unavailable)."""
 
 
-def _instance(conn: Connection, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context, limits: SlotLimits) -> Assigned:
-    link = Link(conn, SlotReader(conn, a["prefix"], a["instance"], a["token"], limits), limits)
-    if comparing := a.get("comparing"):
-        _yield_to_others(comparing["nice"])
-    if not a.get("keyed"):
-        return StatelessInstance(link, a, processor, schemas, ctx)
+def _instance(conn: Connection, a: Assignment, processor: Processor, ctx: Context) -> Assigned:
+    limits = SlotLimits.of(a.limits)
+    link = Link(conn, SlotReader(conn, a.place.prefix, a.place.instance, a.place.token, limits), limits)
+    if isinstance(a.role, MirrorRole):
+        _yield_to_others(a.role.nice)
+    if a.program.keyed is None:
+        return StatelessInstance(link, a, processor, ctx)
     # Imported only here: the operator of a stateless cold instance may bring a MessagePack with which keyed state would not work.
     from udo_runtime.drivers.keyed_instance import KeyedInstance
 
-    return KeyedInstance(link, a, processor, schemas, ctx)
+    return KeyedInstance(link, a, a.program.keyed, processor, ctx)
 
 
-def _serve(conn: Connection, a: dict[str, Any]) -> int:
-    limits = SlotLimits.of(a.get("limits", {}))
-    schemas = from_ipc(base64.b64decode(a["input"])), from_ipc(base64.b64decode(a["output"]))
-    if files := a.get("open_files"):
+def _serve(conn: Connection, a: Assignment) -> int:
+    place, program = a.place, a.program
+    if files := a.open_files:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = files if most == resource.RLIM_INFINITY else min(files, most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # soft and hard: the operator cannot raise it again
-    if not a.get("command"):  # else they are for the operator's own process
-        os.environ.update(a.get("env", {}))
-        os.environ.update(a.get("secrets", {}))
+    if not program.command:  # else they are for the operator's own process
+        os.environ.update(program.env)
+        os.environ.update(program.secrets)
         time.tzset()
-    ctx = Context(a["operator"], a["version"], a["instance"])
+    ctx = Context(a.operator, a.version, place.instance)
     started = time.perf_counter()
     try:
-        processor = load(a, schemas, ctx)
-        if a.get("keyed"):
+        processor = load(program, (a.input, a.output), ctx)
+        if program.keyed:
             processor.per_event  # noqa: B018 (says now that it cannot be keyed)
         imported = time.perf_counter()
         try:
@@ -121,18 +120,17 @@ def _serve(conn: Connection, a: dict[str, Any]) -> int:
             raise failed(e, before=f"open() of {ctx.operator}@{ctx.version} failed: ") from e
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
-        report_ready(
-            conn, a["prefix"], a["instance"], {"ok": False, "error": {"code": e.wire_code, "message": str(e), "traceback": e.traceback}}
-        )
+        error = {"code": e.wire_code, "message": str(e), "traceback": e.traceback}
+        report_ready(conn, place.prefix, place.instance, {"ok": False, "error": error})
         return EXIT_LOAD_FAILED
-    instance = _instance(conn, a, processor, schemas, ctx, limits)
+    instance = _instance(conn, a, processor, ctx)
     instance.link.look_after = partial(processor.look_after, instance.link.counters)
 
     children.answer_signals(instance.link.stop)
     gc.collect()
     gc.freeze()  # loaded objects stay: later collections need not scan them
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
-    report_ready(conn, a["prefix"], a["instance"], {"ok": True, "follows": bool(a.get("follow")), "abilities": ABILITIES, **times})
+    report_ready(conn, place.prefix, place.instance, {"ok": True, "follows": a.follows, "abilities": ABILITIES, **times})
     try:
         instance.serve()
     except Fenced as e:

@@ -8,7 +8,7 @@ and fails. A process that hangs or breaks the protocol is killed, and its frame 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -223,7 +223,9 @@ def _failed(f: pb.Failure) -> Failed:
     return error
 
 
-def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | None, ctx: Context, *, rehearses: bool = False) -> pb.Start:
+def start_message(
+    schemas: tuple[pa.Schema, pa.Schema], keyed: Mapping[str, Any] | None, ctx: Context, *, rehearses: bool = False
+) -> pb.Start:
     """The first message to an operator's process. `keyed`: as in the manifest."""
     start = pb.Start(
         version=VERSION,
@@ -243,7 +245,7 @@ def start_message(schemas: tuple[pa.Schema, pa.Schema], keyed: dict[str, Any] | 
     return start
 
 
-def needs(keyed: dict[str, Any] | None, *, rehearses: bool = False) -> list[str]:
+def needs(keyed: Mapping[str, Any] | None, *, rehearses: bool = False) -> list[str]:
     """The capabilities that a manifest requires. Timers are requested by the code itself."""
     found = [REHEARSE] if rehearses else []
     if keyed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class ChildProcessor(Processor):
         self,
         launch: Launch,
         schemas: tuple[pa.Schema, pa.Schema],
-        keyed: dict[str, Any] | None,
+        keyed: Mapping[str, Any] | None,
         ctx: Context,
         types: StateTypes | None = None,
     ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
 
+from udo_protocol.assignment import Assignment, MirrorRole, StandbyRole, StateSource
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import report_ready
 from udo_protocol.state import changelog
@@ -18,7 +20,7 @@ from udo_runtime.drivers.mirror import Mirror
 from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.standby import Standby
-from udo_runtime.drivers.stateless_instance import Schemas, replies_of
+from udo_runtime.drivers.stateless_instance import replies_of
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
 from udo_runtime.engine.letters import KeyedLetters
@@ -32,41 +34,41 @@ from udo_runtime.state.versions import Versions
 
 
 class KeyedInstance:
-    """A keyed operator's instance; `a` is the assignment (docs/protocol.md)."""
+    """A keyed operator's instance; `keyed`: the part of its program that says how."""
 
-    def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
-        self.link, self._a, self._schemas = link, a, schemas
-        keyed = KeyedConfig.of(a["keyed"])
-        run = processor.keyed(keyed)
-        run.policy = Policy(a.get("policy") == DEAD_LETTER, link.limits.retries, link.counters.retried)
+    def __init__(self, link: Link, a: Assignment, keyed: Mapping[str, Any], processor: Processor, ctx: Context) -> None:
+        self.link, self._a, self._schemas = link, a, (a.input, a.output)
+        config = KeyedConfig.of(keyed)
+        run = processor.keyed(config)
+        run.policy = Policy(a.policy == DEAD_LETTER, link.limits.retries, link.counters.retried)
         one, many = processor.per_event.migrate, processor.migrate_all
-        versions = Versions(keyed.state_version, keyed.migrates_from, one, many, processor.layout, processor.types)
-        connect = partial(Connection, a["state_socket"], login=link.conn.login)
+        versions = Versions(config.state_version, config.migrates_from, one, many, processor.layout, processor.types)
+        connect = partial(Connection, a.place.state_socket, login=link.conn.login)
         state = connect()
-        comparing = a.get("comparing")
-        self._durable = Durable(state, link.prefix, a["token"], link.conn.run_id, versions)
-        self._replies = replies_of(link, ctx, schemas[1])
-        self._perform = Performer(link, schemas[0])
-        letters = KeyedLetters(link.prefix.split(":")[1], link.limits, mirror=bool(comparing))
-        groups = comparing.get("groups") if comparing else None
-        engine = Engine(run, schemas, self._replies, letters, link.limits, link.counters, time.time, groups, a["token"])
+        mirror = a.role if isinstance(a.role, MirrorRole) else None
+        self._durable = Durable(state, link.prefix, a.place.token, link.conn.run_id, versions)
+        self._replies = replies_of(link, ctx, a.output)
+        self._perform = Performer(link, a.input)
+        letters = KeyedLetters(link.prefix.split(":")[1], link.limits, mirror=mirror is not None)
+        groups = mirror.groups if mirror else None
+        engine = Engine(run, self._schemas, self._replies, letters, link.limits, link.counters, time.time, groups, a.place.token)
         self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix), connect)
 
     def serve(self) -> None:
         """See main.Assigned."""
-        link, a, owner = self.link, self._a, self._owner
+        link, role, owner = self.link, self._a.role, self._owner
         reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
-        if comparing := a.get("comparing"):
-            comparison = Comparison(reference, comparing["examples"])
-            state = self._durable.standby(link.name, groups=comparing.get("groups"))
+        if isinstance(role, MirrorRole):
+            comparison = Comparison(reference, role.examples)
+            state = self._durable.standby(link.name, groups=role.groups)
             comparer = KeyedComparer(link, owner, self._perform, state, comparison, self._schemas)
             mirror = Mirror(link, comparer, comparison, reference)
             comparer.renew = mirror.renew
             mirror.run(lambda: comparer.load(report))
             return
-        with link.leaving(self._leave if a.get("follow") else lambda _: None):
-            if follow := a.get("follow"):
-                state = self._durable.standby(link.name, rewind=follow == "kept")
+        with link.leaving(self._leave if isinstance(role, StandbyRole) else lambda _: None):
+            if isinstance(role, StandbyRole):
+                state = self._durable.standby(link.name, rewind=role.source == StateSource.KEPT)
                 cursor = Standby(link, owner, self._perform, state, report, reference).await_promotion()
             else:
                 cursor = owner.begin(link.await_promotion())
@@ -74,5 +76,5 @@ class KeyedInstance:
 
     def _leave(self, _: Connection) -> None:
         """Leave the changelog, so that no entries are kept for the ended standby."""
-        with closing(Connection(self._a["state_socket"], login=self.link.conn.login)) as state:
+        with closing(Connection(self._a.place.state_socket, login=self.link.conn.login)) as state:
             state.call(*changelog.leaving(self.link.prefix, self.link.name))

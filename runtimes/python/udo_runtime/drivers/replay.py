@@ -5,7 +5,7 @@ A replay has no lease and no heartbeat, so a debugger may stop it for any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ class Replay:
         self,
         recording: Recording,
         processor: Processor,
-        keyed: dict[str, Any] | None,
+        keyed: Mapping[str, Any] | None,
         schemas: tuple[pa.Schema, pa.Schema],
         ctx: Context,
         watch: Watch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from udo_runtime.state.versions import Versions
 def engine(
     recording: Recording,
     processor: Processor,
-    keyed: dict[str, Any],
+    keyed: Mapping[str, Any],
     schemas: tuple[pa.Schema, pa.Schema],
     replies: Replies,
     ctx: Context,
@@ -49,7 +49,7 @@ def engine(
     return running
 
 
-def effects(recording: Recording, processor: Processor, keyed: dict[str, Any]) -> dict[type, Callable[[Any], Any]]:
+def effects(recording: Recording, processor: Processor, keyed: Mapping[str, Any]) -> dict[type, Callable[[Any], Any]]:
     """Functions for the effects that a keyed engine requests in addition to those of a stateless one."""
     sessions = recording.sessions()
     version, sources = keyed.get("state_version", 0), keyed.get("migrates_from", ())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
+from udo_protocol.assignment import Assignment, MirrorRole
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import store_schema
-from udo_protocol.state.dead_letters import DEAD_LETTER, FAIL
+from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
@@ -25,31 +26,31 @@ Schemas: TypeAlias = "tuple[pa.Schema, pa.Schema]"
 
 
 class StatelessInstance:
-    """A stateless operator's instance; `a` is the assignment (docs/protocol.md)."""
+    """A stateless operator's instance."""
 
-    def __init__(self, link: Link, a: dict[str, Any], processor: Processor, schemas: Schemas, ctx: Context) -> None:
-        self.link, self._a, self._processor, self._schemas = link, a, processor, schemas
-        self._replies = replies_of(link, ctx, schemas[1])
-        self._perform = Performer(link, schemas[0])
+    def __init__(self, link: Link, a: Assignment, processor: Processor, ctx: Context) -> None:
+        self.link, self._a, self._processor = link, a, processor
+        self._replies = replies_of(link, ctx, a.output)
+        self._perform = Performer(link, a.input)
 
     def serve(self) -> None:
         """See main.Assigned."""
-        if comparing := self._a.get("comparing"):
+        link, a = self.link, self._a
+        if isinstance(a.role, MirrorRole):
             # Imported only here: what compares needs Arrow's compute functions, and each cold start would wait for their import.
             from udo_runtime.drivers.mirror import Mirror, StatelessComparer
             from udo_runtime.engine.comparison import Comparison
 
-            comparison = Comparison(self._replies.reference, comparing["examples"])
-            comparer = StatelessComparer(self._processor, self._schemas[0], self._perform, comparison)
-            Mirror(self.link, comparer, comparison, self._replies.reference).run()
+            comparison = Comparison(self._replies.reference, a.role.examples)
+            comparer = StatelessComparer(self._processor, a.input, self._perform, comparison)
+            Mirror(link, comparer, comparison, self._replies.reference).run()
             return
-        link, a, policy = self.link, self._a, self._a.get("policy", FAIL)
         letters = None
-        if policy == DEAD_LETTER:
-            state = Connection(a["state_socket"], login=link.conn.login)
-            letters = StatelessLetters(state, link.prefix, a["token"], link.conn.run_id, link.limits)
+        if a.policy == DEAD_LETTER:
+            state = Connection(a.place.state_socket, login=link.conn.login)
+            letters = StatelessLetters(state, link.prefix, a.place.token, link.conn.run_id, link.limits)
         deployment = link.prefix.split(":")[1]
-        engine = StatelessEngine(self._processor, self._schemas[0], self._replies, policy, deployment, link.limits, link.counters)
+        engine = StatelessEngine(self._processor, a.input, self._replies, a.policy, deployment, link.limits, link.counters)
         owner = StatelessOwner(link, engine, self._perform, self._replies, letters)
         with link.leaving():
             serve(link, owner, owner.begin(link.await_promotion()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -284,12 +284,12 @@ class Processor:
         )
 
 
-def load(entry: str, path: list[str], output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> Processor:
+def load(entry: str, path: Sequence[str], output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> Processor:
     """Find the operator and make a Processor of it."""
     return Processor(find(entry, path, ctx), output, ctx, types)
 
 
-def find(entry: str, path: list[str], ctx: Context) -> Operator | Batchwise:
+def find(entry: str, path: Sequence[str], ctx: Context) -> Operator | Batchwise:
     """Import `module:attribute` with `path` in front of sys.path. ProcessingError with the traceback if that fails."""
     sys.path[0:0] = path
     module_name, _, attribute = entry.partition(":")
