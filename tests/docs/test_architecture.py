@@ -36,9 +36,9 @@ def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_a_name_that_does_not_exist_would_be_found() -> None:
-    assert _NAMED.findall("`state/savepoint.py`, `udo_protocol/queue`, `udo.lua` accept, `run_id`") == [
+    assert _NAMED.findall("`state/savepoint.py`, `udo_protocol/queue`, `log.lua` accept, `run_id`") == [
         "state/savepoint.py",
         "udo_protocol/queue",
-        "udo.lua",
+        "log.lua",
     ]
     assert "udo_runtime/state/savepoint.py" not in _existing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-_LUA = "udo_protocol/udo.lua"
+_LOG = "udo_protocol/lua/log.lua"
 _KEYED = "runtimes/python/udo_runtime/engine/keyed.py"
 # A new owner takes what is in the log for answered.
 _SKIPPED = (
@@ -15,45 +15,45 @@ _SKIPPED = (
 
 MUTATIONS = {
     "fence-off": Mutation(
-        _LUA,
+        _LOG,
         "  if owner ~= a[1] then return refuse('FENCED', tonumber(owner)) end\n  if first <= emitted",
         "  if first <= emitted",
         "protocol/test_slot.py::test_only_the_owner_answers_and_a_fenced_answer_leaves_no_trace",
         quick=True,
     ),
     "answered-twice": Mutation(
-        _LUA,
+        _LOG,
         "  if first <= emitted then return refuse('DUPLICATE', emitted) end\n  if first ~= emitted + 1",
         "  if first > emitted + 1",
         "protocol/test_slot.py::test_answers_out_of_turn_are_refused",
         quick=True,
     ),
     "pushed-twice": Mutation(
-        _LUA,
+        _LOG,
         "  if n <= last then return refuse('DUPLICATE', last) end\n",
         "  if n <= last then prev = last end\n",
         "protocol/test_slot.py::test_push_refuses_duplicates_gaps_other_routes_and_unknown_lanes",
         quick=True,
     ),
     "trimmed-ahead": Mutation(
-        _LUA,
+        _LOG,
         "  if seq > num(p .. 'emitted', 0) then return {'AHEAD', num(p .. 'emitted', 0)} end\n",
         "",
         "protocol/test_slot.py::test_checkpoint_and_trim_stay_behind_emitted",
         quick=True,
     ),
     "abandoned-lane-kept": Mutation(
-        _LUA,
+        _LOG,
         "  redis.call('PEXPIRE', key, a[7])\n  ring(p, 'parked')\n",
         "  redis.call('PERSIST', key)\n  ring(p, 'parked')\n",
         "protocol/test_slot.py::test_what_is_left_behind_by_a_lane_that_is_not_used_any_more_expires",
         quick=True,
     ),
     "unanswered-skipped": Mutation(
-        _LUA, *_SKIPPED, "node_manager/test_updates_under_load.py::test_an_update_with_unanswered_frames_answers_each_once_in_order"
+        _LOG, *_SKIPPED, "node_manager/test_updates_under_load.py::test_an_update_with_unanswered_frames_answers_each_once_in_order"
     ),
     "unanswered-skipped-keyed": Mutation(
-        _LUA,
+        _LOG,
         *_SKIPPED,
         "node_manager/test_updates_under_load.py::test_a_keyed_update_with_unanswered_frames_counts_each_event_once_in_order",
     ),
@@ -96,7 +96,7 @@ MUTATIONS = {
         quick=True,
     ),
     "handed-over-kept": Mutation(
-        _LUA,
+        "udo_protocol/lua/moving.lua",
         "        redis.call('HDEL', p .. 'm:' .. s, n)\n      elseif of_event_time",
         "      elseif of_event_time",
         "protocol/test_moving.py::test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_step",

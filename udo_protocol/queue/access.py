@@ -1,8 +1,8 @@
 """Rights of instances, and of a slot's lanes, on the queue and state servers, as Redis ACL rules.
 
-Builds the rules only, no I/O. A server function runs with its caller's rights, so the keys that udo.lua touches are listed too. Every
-key is named, with `*` only after the name of its kind: keys not listed are refused, including ones that are added later. `owner` and
-`route` are read-only: write access to them would decide which instance answers.
+Builds the rules only, no I/O. A server function runs with its caller's rights, so the keys that udo_protocol/lua touches are listed too.
+Every key is named, with `*` only after the name of its kind: keys not listed are refused, including ones that are added later. `owner`
+and `route` are read-only: write access to them would decide which instance answers.
 """
 
 from __future__ import annotations

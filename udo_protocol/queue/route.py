@@ -1,6 +1,6 @@
 """The route that a slot keeps: the slots to which a deployment's frames go. Its version tells producers that use an older one.
 
-Only the node manager changes it. The slot's queue server decides for each frame (udo.lua, accept): frames before the change are in the
+Only the node manager changes it. The slot's queue server decides for each frame (lua/log.lua, accept): frames before the change are in the
 log, later ones are refused as MOVED; there is no third case.
 """
 

@@ -1,6 +1,6 @@
 """The node manager's operations on a slot: tokens and promotion, counters, status, schemas, readiness, removal.
 
-A function of udo.lua on the server takes every decision; this file and its siblings (lane_end.py, slot_reader.py,
+A function of udo_protocol/lua on the server takes every decision; this file and its siblings (lane_end.py, slot_reader.py,
 checkpoints.py) send the payload, name the outcome and wait. Two servers take part: `queue` holds the log and the answers,
 `state` the tokens and durable values.
 """
@@ -47,11 +47,15 @@ class SlotStats:
     lanes: int
 
 
+# The files of the server functions; each may use those before it.
+_FUNCTIONS = ("base", "log", "state", "moving", "changelog")
+
+
 def lua_source() -> str:
-    """The server functions."""
+    """The server functions, as one text."""
     from importlib.resources import files  # for the node manager only: each instance imports this module
 
-    return (files("udo_protocol") / "udo.lua").read_text("utf-8")
+    return "\n".join((files("udo_protocol") / "lua" / f"{name}.lua").read_text("utf-8") for name in _FUNCTIONS)
 
 
 def install(conn: Connection) -> None:
@@ -120,7 +124,7 @@ def promote(state: Connection, queue: Connection, prefix: str, token: int, betwe
 
 
 def slot_stats(queue: Connection, prefix: str) -> SlotStats:
-    """Counters of a slot; SlotBroken if its keys are not as the functions of udo.lua keep them, or contradict each other."""
+    """Counters of a slot; SlotBroken if its keys are not as the functions of udo_protocol/lua keep them, or contradict each other."""
     p = prefix
     numbers = [("GETRANGE", f"{p}{name}", 0, untrusted.NUMBER_BYTES) for name in ("base", "emitted", "owner", "bytes")]
     lists = [("LLEN", f"{p}in"), ("LLEN", f"{p}sizes")]
