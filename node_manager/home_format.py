@@ -35,7 +35,7 @@ def settle(home: Path) -> None:
             f"{FORMAT}). Stop them with udo down, or with SIGTERM; then start again: the state on disk is kept and brought into this format"
         )
     watchdog.stop_instances(home)  # they would write state in their release's form
-    write_json(home / _FILE, {"format": FORMAT})  # last: a start that was interrupted begins again
+    write_json(home / _FILE, {"format": FORMAT}, durable=True)  # last: a start that was interrupted begins again
 
 
 def _stored(home: Path) -> int:

@@ -97,11 +97,12 @@ class Manager:
         self._lock_fd = -1
 
     def lock_home(self) -> None:
-        """Conflict if another node manager has this home; Unavailable if its format cannot be used."""
+        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged."""
         self.settings.prepare()
         taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
         self._lock_fd = lock(self.settings.home / "lock", taken)
         home_format.settle(self.settings.home)
+        self.deployments.kept()
         self.listen = settled(self.settings.listen, self.settings.home / "port")
         self.relay.settle()
 

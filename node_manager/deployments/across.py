@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from node_manager.files import read_json, write_json
+from node_manager.files import read_kept, write_json
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import NodeAway
 from udo_protocol.node.api import SCHEME, NodeClient, connect_node
@@ -25,7 +25,7 @@ class Across:
 
     def __init__(self, node: str, home: Path, tls: Tls | None, token: str = "") -> None:
         self.node, self._tls, self._token, self._file = node, tls, token, home / "placements.json"
-        known = read_json(self._file) or {}
+        known = read_kept(self._file, "Remove it while the registry can be reached, which tells its content again")
         self._told = {"placements": known.get("placements", {}), "addresses": known.get("addresses", {})}
         self._turns = itertools.count()
         self._lock = Lock()
@@ -51,7 +51,7 @@ class Across:
 
     def _store(self, told: dict[str, Any]) -> None:
         if told != self._told:
-            write_json(self._file, told)
+            write_json(self._file, told, durable=True)
             self._told = told
 
     def find(self, name: str) -> Placement | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from node_manager.config import DeploymentConfig, Release
 from node_manager.deployments.preparation import Preparation
-from node_manager.files import read_json, write_json
+from node_manager.files import read_kept, write_json
 from node_manager.images.images import Images, OperatorImage
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
@@ -21,6 +21,10 @@ from udo_protocol.state.group_map import FIRST_VERSION
 
 # Slots that are added to a deployment are numbered from here on: pinned versions, canaries, and its own beside the first.
 PINNED_FROM = 1000
+_DAMAGED = (
+    "Restore it from a backup of the node's home; or remove it: the registry's deployments come again, others have to be deployed again. "
+    "Their state stays"
+)
 
 
 @dataclass
@@ -109,9 +113,13 @@ class Deployments:
         self.closed = False
         self.lock = RLock()
 
+    def kept(self) -> list[dict[str, Any]]:
+        """The records of the deployments on disk. Unavailable if the file is damaged."""
+        return list(read_kept(self._settings.wanted, _DAMAGED).get("deployments", []))
+
     def load(self) -> Iterator[tuple[NodeDeployment, list[int], list[int]]]:
         """Take over the deployments on disk, one by one, each with the numbers of its `more` and `beside` slots."""
-        for record in (read_json(self._settings.wanted) or {}).get("deployments", []):
+        for record in self.kept():
             more, beside, name = record.pop("more", []), record.pop("beside", []), record["name"]
             if (noted := record.pop("preparation", None)) is not None:
                 record["preparation"] = Preparation(**noted)
@@ -136,7 +144,7 @@ class Deployments:
 
     def save(self) -> None:
         """Write the wanted deployments to disk."""
-        write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]})
+        write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]}, durable=True)
 
     def remove(self, name: str) -> None:
         """Remove the deployment from the table and from disk."""

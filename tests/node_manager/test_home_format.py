@@ -17,6 +17,8 @@ import psutil
 import pytest
 
 from node_manager import home_format, proc
+from node_manager.drivers.fake import FakeDriver
+from node_manager.manager import Manager
 from node_manager.servers import access, state_format
 from node_manager.servers.binaries import find_server, server_args
 from node_manager.servers.embedded import ROLES, Servers
@@ -199,3 +201,15 @@ def test_what_still_runs_of_an_earlier_release_is_left_alone_until_it_is_stopped
     home_daemon.start(*ALONE)
     assert not instances & {r["handle"]["data"]["pid"] for r in home_daemon.records()}  # it would write in its release's form
     assert Attempt.at_node(home_daemon.api, "d", "q1", 1, 2).run([1]) == [2]
+
+
+@pytest.mark.parametrize("damaged", ["", '{"deployments": [', "[]"])
+@pytest.mark.parametrize(("name", "remedy"), [("wanted.json", "Restore it from a backup"), ("placements.json", "Remove it while")])
+def test_a_home_whose_deployments_cannot_be_read_is_refused_and_stays_as_it_is(home: Path, name: str, remedy: str, damaged: str) -> None:
+    """Without them it would serve nothing, or its own slots as if they were all."""
+    settings = NodeSettings(home, "n")
+    settings.prepare()
+    (home / name).write_text(damaged)
+    with pytest.raises(Unavailable, match=f"{name} is damaged: expected a JSON object. {remedy}"):
+        Manager(settings, None, FakeDriver()).lock_home()
+    assert (home / name).read_text() == damaged

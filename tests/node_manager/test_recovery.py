@@ -180,7 +180,7 @@ def _ended(call: Callable[[], object]) -> None:
 
 def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for_meanwhile(manager: Manager, home: Path) -> None:
     digest = put_image(home, HANGS)
-    deploying = ThreadPoolExecutor(1).submit(manager.deploy, "d", "t", "1", digest, {}, 600)
+    deploying = ThreadPoolExecutor(1).submit(manager.deploy, WantedDeployment("d", "t", "1", digest), 600)
     wait_until(lambda: any(s.wanted for s in manager.deployments.slots()), 10, "the load to begin")
     [slot_] = manager.deployments.slots()
     assert slot_.wanted is not None
