@@ -1,34 +1,20 @@
-"""Small JSON files that are whole or absent: written beside their place, then renamed; and files that one process holds."""
+"""Small JSON files of a home, which are whole or absent; and its lock."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 from udo_protocol.errors import Conflict, Unavailable
+from udo_protocol.files import lock_within, replace_file
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Replace `path`, readable by this user only; after a crash of this process it has the old content or the new, with `durable` also
     after one of the host."""
-    new = path.with_name(f".{path.name}.{get_ident()}.new")  # two threads may write the same file
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as f:
-        json.dump(value, f)
-        if durable:
-            f.flush()
-            os.fsync(fd)
-    os.replace(new, path)
-    if durable:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    replace_file(path, json.dumps(value).encode(), durable=durable)
 
 
 def read_json(path: Path) -> Any:
@@ -52,11 +38,9 @@ def read_kept(path: Path, remedy: str) -> dict[str, Any]:
 def lock(path: Path, taken: str) -> int:
     """Hold `path` until the returned descriptor is closed. Conflict while another process does, with the text `taken` and its {pid}."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock_within(fd, 0.0):
         os.close(fd)
-        raise Conflict(taken.replace("{pid}", path.read_text().strip() or "unknown")) from None
+        raise Conflict(taken.replace("{pid}", path.read_text().strip() or "unknown"))
     os.ftruncate(fd, 0)
     os.write(fd, str(os.getpid()).encode())
     return fd

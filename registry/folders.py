@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -19,11 +18,11 @@ from registry.config import RegistrySettings
 from registry.content.uploads import tidy
 from registry.store.postgresql import is_postgresql
 from udo_protocol.errors import Conflict
+from udo_protocol.files import lock_within
 
 # The worker of a killed registry notices within one second that its master is gone, and ends an upload under way within five; until
 # then it may still commit.
 LEFTOVER_S = 8.0
-_LOOK_S = 0.05
 _OTHERS = "several processes need one PostgreSQL database, the same --shared folder, and a --data each"
 
 
@@ -51,26 +50,14 @@ def taken(config: RegistrySettings) -> Iterator[None]:
 @contextlib.contextmanager
 def _locked(path: Path, serves: str, *, several: bool = False) -> Iterator[IO[str]]:
     """Hold a lock on the file; `several` processes may hold it if they all say so."""
-    kind = fcntl.LOCK_SH if several else fcntl.LOCK_EX
     with open(path, "a+") as file:
-        deadline = time.monotonic() + LEFTOVER_S
-        while True:
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Conflict(f"another registry already serves {serves}") from None
-                time.sleep(_LOOK_S)
+        if not lock_within(file.fileno(), LEFTOVER_S, shared=several):
+            raise Conflict(f"another registry already serves {serves}")
         yield file
 
 
 def _only_one(file: IO[str]) -> bool:
     """Whether no other process has this lock, which this process keeps in any case."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        return False
+    alone = lock_within(file.fileno(), 0.0)
     fcntl.flock(file, fcntl.LOCK_SH)
-    return True
+    return alone

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from udo_protocol.certificates import CA, Tls
 from udo_protocol.errors import UsageError
+from udo_protocol.files import replace_file
 
 CA_KEY = "ca.key"
 CA_DAYS, CERTIFICATE_DAYS = 3650, 365
@@ -62,8 +62,8 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         certificate = builder.sign(key, hashes.SHA256())
-        _write(folder / CA_KEY, _pem(key), 0o600)
-        _write(folder / CA, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        replace_file(folder / CA_KEY, _pem(key))
+        replace_file(folder / CA, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
         return cls(folder, certificate, key)
 
     def sign(self, name: str, hosts: Sequence[str] = (), days: int = CERTIFICATE_DAYS) -> Tls:
@@ -85,9 +85,9 @@ class Authority:
         files = Tls.folder(self.folder / name)
         files.ca.parent.mkdir(exist_ok=True, mode=0o700)
         pem = serialization.Encoding.PEM
-        _write(files.ca, self.certificate.public_bytes(pem), 0o644)
-        _write(files.key, _pem(key), 0o600)
-        _write(files.certificate, certificate.public_bytes(pem), 0o644)
+        replace_file(files.ca, self.certificate.public_bytes(pem), mode=0o644)
+        replace_file(files.key, _pem(key))
+        replace_file(files.certificate, certificate.public_bytes(pem), mode=0o644)
         return files
 
     def sign_host(self, names: Sequence[str]) -> Tls:
@@ -121,11 +121,3 @@ def _general(host: str) -> x509.GeneralName:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace the file as a whole: others may be reading it."""
-    new = path.with_name(f".{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(content)
-    os.replace(new, path)

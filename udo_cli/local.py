@@ -6,7 +6,6 @@ Both run in process sessions of their own. They are identified by pid and start 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -26,6 +25,7 @@ from node_manager.servers import watchdog
 from udo_cli.home import Home
 from udo_protocol import certificates
 from udo_protocol.errors import Conflict, UdoError, Unavailable, Untrusted, UsageError, WaitTimeout
+from udo_protocol.files import lock_within
 from udo_protocol.listening import require_tls_beyond
 from udo_protocol.registry.api import Registry
 
@@ -203,17 +203,8 @@ def unhurried() -> Iterator[None]:
 def _alone(home: Home) -> Iterator[None]:
     """Allow only one `udo up` or `udo down` at a time in a home. Conflict if another one takes too long."""
     with open(home.path / "lock", "a") as file:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Conflict(
-                        f"another udo up or down has held {home.path}/lock for {START_TIMEOUT_S:.0f} s; wait or end it"
-                    ) from None
-                time.sleep(_LOOK_S)
+        if not lock_within(file.fileno(), START_TIMEOUT_S):
+            raise Conflict(f"another udo up or down has held {home.path}/lock for {START_TIMEOUT_S:.0f} s; wait or end it")
         yield
 
 

@@ -7,7 +7,6 @@ one starts. Without the manager's heartbeat for the grace period a watchdog stop
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from node_manager.settings import NodeSettings
 from udo_protocol import supervised
 from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import ServerLost, Unavailable
+from udo_protocol.files import lock_within
 from udo_protocol.limits import SERVER_WAIT_S
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection, Login, ReplyError, ServerLoading
@@ -385,15 +385,8 @@ def _claimed(directory: Path) -> Iterator[int]:
     """Claim the files for one server: a lock that the server inherits with the descriptor and holds as long as it lives."""
     fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + _FREE_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"another process still runs a server on {directory}: end it (fuser {directory}/lock)") from None
-            time.sleep(0.01)
+        if not lock_within(fd, _FREE_S):
+            raise Unavailable(f"another process still runs a server on {directory}: end it (fuser {directory}/lock)")
         yield fd
     finally:
         os.close(fd)

@@ -6,7 +6,6 @@ without a byte, or earlier if there are too many. No more than a few pieces of a
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ from typing import IO
 from registry.content.blobs import INCOMING, Blobs, check_digest
 from registry.http.body import Fill
 from registry.http.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
+from udo_protocol.files import lock_within
 from udo_protocol.pouring import pour
 
 _ID = re.compile(r"[0-9a-f]{48}")
@@ -55,10 +55,8 @@ class Upload:
             raise self._is_busy()
         try:
             with self._opened() as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise self._is_busy() from None
+                if not lock_within(file.fileno(), 0.0):
+                    raise self._is_busy()
                 yield
         finally:
             self._busy.release()

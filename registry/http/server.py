@@ -18,6 +18,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from registry.config import RegistrySettings
 from udo_protocol import supervised
 from udo_protocol.certificates import Tls
+from udo_protocol.files import replace_file
 from udo_protocol.listening import reached_at
 from udo_protocol.serving_tls import ServerTls
 
@@ -89,12 +90,10 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
     def _ready(self, worker: RegistryWorker) -> None:
         path = self._config.data / "address"
-        temporary = path.with_suffix(".new")
         address = _address(worker.sockets[0].getsockname())
         if self._config.tls is not None and not address.startswith("unix:"):
             address = f"https://{reached_at(self._config.listen)}"  # by a name that its certificate has, too
-        temporary.write_text(address + "\n")
-        os.replace(temporary, path)
+        replace_file(path, f"{address}\n".encode(), mode=0o644)
 
     def _leave(self, _server: object, worker: RegistryWorker) -> None:
         if application := worker.app.callable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from sqlalchemy.orm import Session
 from registry.content.blobs import Blobs
 from registry.store.models import Setting, StoredManifest
 from udo_protocol.errors import UsageError
+from udo_protocol.files import replace_file
 
 # The file in the folder of images.
 MARK = "registry-id"
@@ -31,10 +31,7 @@ def stored(session: Session) -> int | None:
 
 def give(session: Session, folder: Path, number: int) -> None:
     """Give this number to both."""
-    mark = folder / MARK
-    temporary = mark.with_suffix(f".{os.getpid()}")
-    temporary.write_text(f"{number}\n", "utf-8")
-    os.replace(temporary, mark)
+    replace_file(folder / MARK, f"{number}\n".encode(), mode=0o644, durable=True)
     session.merge(Setting(key=_KEY, value=number))
 
 
