@@ -8,13 +8,10 @@ from typing import Any
 
 from registry.content.blobs import check_digest
 from registry.http.oci_errors import ManifestInvalid
+from udo_protocol.formats.media_types import DOCKER_CONFIG, DOCKER_LIST, DOCKER_MANIFEST, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
 
-OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-OCI_INDEX = "application/vnd.oci.image.index.v1+json"
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 IMAGES, INDEXES = (OCI_MANIFEST, DOCKER_MANIFEST), (OCI_INDEX, DOCKER_LIST)
-IMAGE_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+IMAGE_CONFIGS = (OCI_CONFIG, DOCKER_CONFIG)
 # Layers that registries do not hold; a client fetches them from the URLs that they name.
 _ELSEWHERE = (".foreign.", ".nondistributable.")
 

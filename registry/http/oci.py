@@ -13,6 +13,7 @@ from registry.content.uploads import Upload
 from registry.http import auth, body
 from registry.http.oci_errors import DigestInvalid, PaginationInvalid, RangeInvalid, SizeInvalid, UploadInvalid
 from registry.http.web import caller, on_error, reply, services
+from udo_protocol.formats.media_types import OCI_INDEX
 
 routes = Blueprint("oci", __name__, url_prefix="/v2")
 PAGE = 1000
@@ -79,10 +80,10 @@ def referrers(name: str, digest: str) -> Response:
         found = repositories.referrers(session, services().blobs, name, digest, last, most + 1)
     wished = request.args.get("artifactType")
     shown = [d for d in found[:most] if wished in (None, d.get("artifactType"))]
-    index = {"schemaVersion": 2, "mediaType": images.OCI_INDEX, "manifests": shown}
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": shown}
     keep = {"artifactType": wished} if wished is not None else {}
     response = _paged(index, [d["digest"] for d in found[:most]], len(found) > most, keep)
-    response.mimetype = images.OCI_INDEX
+    response.mimetype = OCI_INDEX
     if wished is not None:
         response.headers["OCI-Filters-Applied"] = "artifactType"
     return response

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from registry.domain import deployments, draining, failover, group_maps, nodes, placements
 from registry.domain.application_managers import ToldBody
 from registry.domain.applications import ChangedApplication, NewApplication
+from udo_protocol.formats.media_types import OCI_MANIFEST
 from udo_protocol.registry.wanted import NodeReport
 
 Json = dict[str, Any]
@@ -59,7 +60,7 @@ _OPERATIONS: list[tuple[str, str, str, tuple[int, ...], tuple[str, ...], type[Ba
     ("get", _REPOSITORY + "/referrers/{digest}", "Manifests attached to one", (200,), ("artifactType", *_PAGE), None),
     ("get", _REPOSITORY + "/manifests/{ref}", "A manifest by tag or digest", (200,), (), None),
     ("head", _REPOSITORY + "/manifests/{ref}", "Whether a manifest is there", (200,), (), None),
-    ("put", _REPOSITORY + "/manifests/{ref}", "Store a manifest", (201,), (), "application/vnd.oci.image.manifest.v1+json"),
+    ("put", _REPOSITORY + "/manifests/{ref}", "Store a manifest", (201,), (), OCI_MANIFEST),
     ("delete", _REPOSITORY + "/manifests/{ref}", "Remove a tag or a manifest", (202,), (), None),
     ("get", _REPOSITORY + "/blobs/{digest}", "A blob, or a range of it", (200, 206), (), None),
     ("head", _REPOSITORY + "/blobs/{digest}", "Whether a blob is there", (200,), (), None),

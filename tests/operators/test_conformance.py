@@ -16,7 +16,8 @@ from tests.conftest import wait_until
 from tests.operators import liar
 from tests.support.docker_daemon import Daemon as Docker
 from udo_cli.packing import build
-from udo_protocol.registry.content import OCI_MANIFEST, digest_of
+from udo_protocol.formats.media_types import OCI_MANIFEST
+from udo_protocol.registry.content import digest_of
 
 PYTHON = Path(__file__).parents[2] / "runtimes" / "conformance" / "python_operator.py"
 MANIFEST = """

@@ -25,7 +25,8 @@ from tests.support import forked
 from tests.support.forked import Forked
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable
-from udo_protocol.registry.api import OCI_MANIFEST, Registry
+from udo_protocol.formats.media_types import OCI_MANIFEST
+from udo_protocol.registry.api import Registry
 from udo_protocol.registry.wanted import NodeReport
 
 INPUT = {"amount": "double", "card": "int64"}

@@ -16,7 +16,8 @@ import pytest
 from tests.conftest import wait_until
 from tests.registry.conftest import FakeNode, Image, Running, fresh, image, sha
 from udo_protocol import errors
-from udo_protocol.registry.api import OCI_MANIFEST, Registry
+from udo_protocol.formats.media_types import OCI_MANIFEST
+from udo_protocol.registry.api import Registry
 
 
 def test_a_pushed_version_can_be_read_back_by_tag_digest_and_latest(registry: Running, tmp_path: Path) -> None:

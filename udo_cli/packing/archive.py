@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from udo_cli.packing.image import LAYER_ANNOTATION
-from udo_cli.packing.layers import MEDIA_TYPE, TAR_TYPE, Layer, compress, copy, plain
+from udo_cli.packing.layers import Layer, compress, copy, plain
 from udo_protocol.errors import NotFound, ProtocolError, Unavailable, UsageError
+from udo_protocol.formats.media_types import DOCKER_TAR, DOCKER_TAR_GZIP, OCI_TAR, OCI_TAR_GZIP
 from udo_protocol.formats.strict_tar import FILE, HARD_LINK, LINK, Reader, TarRefused
 from udo_protocol.registry.content import parse_json
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 # Docker's media types -> OCI's.
 _LAYER_TYPES = {
-    "application/vnd.docker.image.rootfs.diff.tar.gzip": MEDIA_TYPE,
-    "application/vnd.docker.image.rootfs.diff.tar": TAR_TYPE,
+    DOCKER_TAR_GZIP: OCI_TAR_GZIP,
+    DOCKER_TAR: OCI_TAR,
 }
 _GZIP = b"\x1f\x8b"
 # Bounds of an archive: images have a few dozen layers; old ones contain chains of links from layer to layer.
@@ -199,7 +200,7 @@ def _oci(box: _Box, source: str, work: Path, *, kinds: bool) -> Archive:
     layers: list[Layer] = []
     for descriptor, diff_id in zip(document["layers"], _diff_ids(config, source), strict=True):
         kind = _LAYER_TYPES.get(descriptor["mediaType"], descriptor["mediaType"])
-        if not kind.startswith(TAR_TYPE):
+        if not kind.startswith(OCI_TAR):
             raise UsageError(f"{source}: layer {descriptor['digest']} is of type {kind}, expected a tar that lies in the archive")
         with box.open(_place(descriptor["digest"])) as file:
             layer = replace(copy(file, work / f"layer-{len(layers)}"), diff_id=diff_id, media_type=kind)

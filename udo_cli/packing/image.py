@@ -12,9 +12,9 @@ from typing import Any
 
 from udo_cli.packing.layers import Layer
 from udo_protocol.formats.manifest import Manifest
-from udo_protocol.registry.content import OCI_MANIFEST, digest_of
+from udo_protocol.formats.media_types import OCI_CONFIG, OCI_MANIFEST
+from udo_protocol.registry.content import digest_of
 
-CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 MANIFEST_LABEL = "dev.udo.manifest"
 LAYER_ANNOTATION = "dev.udo.layer"
 BASE_NAME, BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
@@ -115,7 +115,7 @@ def _document(config: bytes, layers: Sequence[Mapping[str, Any]], annotations: M
     document = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
-        "config": {"mediaType": CONFIG_TYPE, "digest": digest_of(config), "size": len(config)},
+        "config": {"mediaType": OCI_CONFIG, "digest": digest_of(config), "size": len(config)},
         "layers": list(layers),
     }
     return _canonical(document | ({"annotations": dict(annotations)} if annotations else {}))

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from udo_protocol.errors import UsageError
+from udo_protocol.formats.media_types import OCI_TAR, OCI_TAR_GZIP
 
-TAR_TYPE = "application/vnd.oci.image.layer.v1.tar"
-MEDIA_TYPE = f"{TAR_TYPE}+gzip"
 # Never part of an operator: version control, caches, environments, hidden files.
 SKIPPED_NAMES = frozenset({"__pycache__", "build", "dist", "node_modules", "venv"})
 # The names skipped for an operator that is a command: Maven, Gradle and Cargo build in them. node_modules is packed with all its content.
@@ -42,7 +41,7 @@ class Layer:
     digest: str
     diff_id: str
     size_bytes: int
-    media_type: str = MEDIA_TYPE
+    media_type: str = OCI_TAR_GZIP
     packages: str = ""  # of dependencies: `name==version, ...`
 
 
@@ -126,7 +125,7 @@ def copy(layer: BinaryIO, target: Path) -> Layer:
 def plain(tar: BinaryIO, target: Path) -> Layer:
     """Copy a tar of another tool's image to `target`, uncompressed."""
     made = copy(tar, target)
-    return replace(made, diff_id=made.digest, media_type=TAR_TYPE)
+    return replace(made, diff_id=made.digest, media_type=OCI_TAR)
 
 
 def pack(kind: str, root: str, files: Iterator[tuple[str, Path]], target: Path, *, lasting: bool = True) -> Layer:

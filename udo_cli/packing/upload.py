@@ -10,6 +10,7 @@ from udo_cli.packing.image import BuiltImage
 from udo_cli.packing.provenance import PROVENANCE_TYPE
 from udo_protocol.errors import NotFound, ProtocolError
 from udo_protocol.formats.manifest import Manifest
+from udo_protocol.formats.media_types import OCI_EMPTY
 from udo_protocol.registry import signing
 from udo_protocol.registry.api import Registry
 
@@ -40,7 +41,7 @@ def upload(
         _attach(api, name, image, signing.ARTIFACT_TYPE, annotations, payload, signing.PAYLOAD_TYPE)
         say(f"signed with key {short(annotations[signing.KEY])}")
     if provenance is not None and not api.referrers(name, image.digest, PROVENANCE_TYPE):
-        _attach(api, name, image, PROVENANCE_TYPE, provenance, b"{}", "application/vnd.oci.empty.v1+json")
+        _attach(api, name, image, PROVENANCE_TYPE, provenance, b"{}", OCI_EMPTY)
     put(api, name, manifest.version, image)
 
 

@@ -20,13 +20,13 @@ from urllib.parse import quote
 from udo_protocol.errors import Unavailable
 from udo_protocol.lifecycle import UPDATE_FINAL
 from udo_protocol.registry.applications import ApplicationsClient
-from udo_protocol.registry.content import OCI_MANIFEST, ContentClient
+from udo_protocol.registry.content import ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 if TYPE_CHECKING:
     from udo_protocol.registry.wanted import NodeReport  # what only sends requests does without pydantic and pyarrow
 
-__all__ = ["FINAL", "OCI_MANIFEST", "Registry"]
+__all__ = ["FINAL", "Registry"]
 # A paused registry process still accepts connections: after this wait a node turns to the next one, before the node counts as away (10 s).
 # With several processes a long poll takes no longer either, so that it does not stay with a paused one.
 HEARD_S = 5.0

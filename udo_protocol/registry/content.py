@@ -13,10 +13,10 @@ from urllib.parse import quote, quote_plus
 
 from udo_protocol import errors
 from udo_protocol.errors import ProtocolError, Unavailable
+from udo_protocol.formats.media_types import OCI_EMPTY, OCI_MANIFEST
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, HttpClient, Json, retrying
 
-OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-_EMPTY_TYPE, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
+_EMPTY = b"{}"
 _CHUNK = 1 << 20
 
 
@@ -122,7 +122,7 @@ class ContentClient(HttpClient):
         self, repository: str, digest: str, size: int, artifact_type: str, annotations: Mapping[str, str], payload: bytes, payload_type: str
     ) -> str:
         """Attach an artifact to the manifest `digest` of `size` bytes, for `referrers` to find; returns the artifact's digest."""
-        empty = {"mediaType": _EMPTY_TYPE, "digest": self.push_bytes(repository, _EMPTY), "size": len(_EMPTY)}
+        empty = {"mediaType": OCI_EMPTY, "digest": self.push_bytes(repository, _EMPTY), "size": len(_EMPTY)}
         document = {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
