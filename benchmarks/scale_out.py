@@ -259,7 +259,7 @@ class Contender:
     def _save(self, path: Path) -> None:
         parts = self._node.export_state(self.name, SESSION)
         header = next(parts).header
-        state_file.write(path, header, state_file.settled(parts, header.state_version))
+        state_file.write(path, header, state_file.ended_groups(parts, header.state_version))
 
     def _restart(self) -> None:
         load = self._load

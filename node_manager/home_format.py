@@ -19,7 +19,7 @@ FORMAT = 2
 _FILE = "format.json"
 
 
-def settle(home: Path) -> None:
+def convert(home: Path) -> None:
     """Bring the home into this release's format; Unavailable, and nothing is changed, if it cannot be."""
     found = _stored(home)
     if found > FORMAT:

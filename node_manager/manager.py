@@ -50,7 +50,7 @@ from node_manager.slots.loading import NodeParts
 from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
 from udo_protocol.errors import Conflict, SlotBroken
-from udo_protocol.listening import settled
+from udo_protocol.listening import with_port
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import dead_letters, untrusted
 from udo_protocol.state.group_map import FIRST_VERSION
@@ -101,10 +101,10 @@ class Manager:
         self.settings.prepare()
         taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
         self._lock_fd = lock(self.settings.home / "lock", taken)
-        home_format.settle(self.settings.home)
+        home_format.convert(self.settings.home)
         self.deployments.kept()
-        self.listen = settled(self.settings.listen, self.settings.home / "port")
-        self.relay.settle()
+        self.listen = with_port(self.settings.listen, self.settings.home / "port")
+        self.relay.choose_port()
 
     def start(self) -> None:
         """Adopt the instances of a former manager, then start the rest of what is wanted."""

@@ -147,12 +147,12 @@ class Reconciler:
     def _replicate(self) -> None:
         """Follow the registry's decisions about replicas, and report the replicas that hold all that was ENDed."""
 
-        def settle() -> None:
+        def follow() -> None:
             self._told_placements.wait(in_step.LOOK_S if self._manager.across.replicated else POLL_S)
             self._told_placements.clear()
-            in_step.settle(self._manager, self._registry)
+            in_step.follow_decisions(self._manager, self._registry)
 
-        self._retrying(settle, "replicas")
+        self._retrying(follow, "replicas")
 
     def _observe(self) -> None:
         """While there are canaries: report their counts to the registry, which decides."""
@@ -215,9 +215,9 @@ class Reconciler:
             if name in self._busy or self._stopping.is_set():
                 return
             self._busy.add(name)
-        self._pool.submit(supervised.run, "reconcile", lambda: self._until_settled(name), self._stopping, name)
+        self._pool.submit(supervised.run, "reconcile", lambda: self._until_done(name), self._stopping, name)
 
-    def _until_settled(self, name: str) -> None:
+    def _until_done(self, name: str) -> None:
         """Carry out the newest wish for one deployment, until the newest one is done or is to be tried again later."""
         while not self._stopping.is_set():
             with self._lock:
@@ -226,11 +226,11 @@ class Reconciler:
                     self._busy.discard(name)
                     return
             try:
-                settled = self._bring_about(wish)
+                done = self._bring_about(wish)
             except Exception as e:
-                settled = self._failed(wish, e)
+                done = self._failed(wish, e)
             with self._lock:
-                if settled:
+                if done:
                     self._done[name] = wish, acquaintance
                 elif self._latest[name] is wish:  # else this thread goes on with a newer wish
                     self._busy.discard(name)

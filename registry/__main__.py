@@ -15,7 +15,7 @@ from registry.http import auth
 from registry.http.server import serve
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError
-from udo_protocol.listening import require_tls_beyond, settled
+from udo_protocol.listening import require_tls_beyond, with_port
 from udo_protocol.registry import signing
 
 EXAMPLE = "example: python -m registry --data /var/lib/udo/registry --listen 127.0.0.1:5000"
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
                 require_tls_beyond(config.listen, "the registry")
             else:
                 Tls.folder(config.tls).pem()
-            return serve(replace(config, listen=settled(config.listen, config.data / "port")))
+            return serve(replace(config, listen=with_port(config.listen, config.data / "port")))
     except (UdoError, OSError) as e:
         print(f"registry: {e}", file=sys.stderr)
         return 2

@@ -72,7 +72,7 @@ class Summary:
     behind: int
 
 
-def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[EndedGroup]:
+def ended_groups(parts: Iterable[pb.StatePart], version: int, *, former: bool = False) -> Iterator[EndedGroup]:
     """The groups of an export, whose header has been read; `version`: the header's state version.
 
     State that another version stored is a Conflict or, with `former`, given as it is stored, with its version under STORED_VERSION.
@@ -83,7 +83,7 @@ def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False
     for part in parts:
         piece = part.piece
         if number is not None and piece.group != number:
-            yield _settled(number, values, version, former)
+            yield _ended_group(number, values, version, former)
             values = {}
         number = piece.group
         begun.append(piece.data)
@@ -93,10 +93,10 @@ def settled(parts: Iterable[pb.StatePart], version: int, *, former: bool = False
     if begun:
         raise ProtocolError(f"the state of group {number} breaks off")
     if number is not None:
-        yield _settled(number, values, version, former)
+        yield _ended_group(number, values, version, former)
 
 
-def _settled(number: int, values: dict[int, list[bytes]], version: int, former: bool) -> EndedGroup:
+def _ended_group(number: int, values: dict[int, list[bytes]], version: int, former: bool) -> EndedGroup:
     [meta], base = values[pb.StatePiece.META], values.get(pb.StatePiece.BASE)
     read = Versions(version, range(128), lambda state, of: {**state, STORED_VERSION: of}) if former else Versions(version)
     versions = read if number >= 0 else None

@@ -20,7 +20,7 @@ _TRIES = 50
 _claimed: dict[int, int] = {}  # -> file descriptor
 
 
-def settled(listen: str, note: Path) -> str:
+def with_port(listen: str, note: Path) -> str:
     """Replace port 0 of `listen` by the port in the file `note`, or by a free one, which is written to `note`."""
     host, colon, port = listen.rpartition(":")
     if not colon or port != "0" or listen.startswith("unix:"):

@@ -108,7 +108,7 @@ def lack_undo(directory):
     from udo_runtime.state.groups import Group
 
     def kept(self):
-        self.settle(close=True)
+        self.pack(close=True)
         return {k: self.values.get(k) for k in self.undo}
 
     Group._taken_back = kept
@@ -203,7 +203,7 @@ def lack_handover(directory):
             for session in self.sessions.values():
                 for n in session.groups.keys() & set(moving.groups):
                     group = session.groups[n]
-                    group.settle()
+                    group.pack()
                     group.undo, group.candidate, group.touched = {}, None, True
                     session.unsaved.add(n)
         return checkpoint(self, seq, riding, ends=ends, moving=moving)

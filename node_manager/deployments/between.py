@@ -179,7 +179,7 @@ def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) 
     return found
 
 
-def settled(state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement, node: str) -> bool:
+def tell_map(state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement, node: str) -> bool:
     """Tell the slots of a new queue server by which map they take frames. Return whether all know it, so that lanes may be opened in them.
 
     False while groups wait here to be adopted by that map, and while the cut of a move has to be made once more: the slot would take frames

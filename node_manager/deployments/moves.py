@@ -17,7 +17,7 @@ from threading import Condition, Event
 import structlog
 
 from node_manager.deployments.across import Across
-from node_manager.deployments.between import MoveBetween, PlacementMoves, Taker, settled
+from node_manager.deployments.between import MoveBetween, PlacementMoves, Taker, tell_map
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import (
     DIRECT,
@@ -86,7 +86,7 @@ class Moves:
         while True:
             with _servers(self._node) as (state, queue):
                 if placed := self._across.find(deployment.name):
-                    if settled(state, queue, deployment, placed, self._across.node):  # the node that was asked gives the map of all nodes
+                    if tell_map(state, queue, deployment, placed, self._across.node):  # the node that was asked gives the map of all nodes
                         return SlotGroups(placed.version, {slot.number: 0 for slot in deployment.own}, ()), queue.run_id
                     if time.monotonic() > deadline:
                         raise self._moving_still(deployment)
@@ -261,7 +261,7 @@ class Moves:
                     self.takes.resume(deployment, placed)
                 with _servers(self._node) as (state, queue):
                     if placed:
-                        settled(state, queue, deployment, placed, self._across.node)
+                        tell_map(state, queue, deployment, placed, self._across.node)
                     elif (now := group_map.load(state, deployment.slot.prefix)) is not None:
                         restore_routes(state, queue, deployment, now)
                     intent = moving.noted(state, deployment.slot.prefix)

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from node_manager.deployments.across import Across
-from node_manager.deployments.between import settled, table
+from node_manager.deployments.between import table, tell_map
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import cut_and_wait
 from node_manager.slots.loading import NodeParts
@@ -96,7 +96,7 @@ class Takes:
             return False
 
         cut_and_wait(queue, own.prefix, table(placed, now, place), None, adopted, gone)
-        settled(state, queue, deployment, placed, self._across.node)
+        tell_map(state, queue, deployment, placed, self._across.node)
         ms = round((time.monotonic() - began) * 1000, 1)
         _log.info("key groups have come from another node", deployment=deployment.name, slot=own.number, version=version, adopted_ms=ms)
 

@@ -47,7 +47,7 @@ class Copies:
         self._stopping = Event()
         self._lock = Lock()
 
-    def settle(self) -> None:
+    def keep_wanted(self) -> None:
         """Keep the copies that the registry wants here, and no others."""
         with self._lock, self.state() as state:
             me, wanted = incarnation(state), set[Key]()

@@ -20,10 +20,10 @@ def rest(across: Across, stopping: Event, whole_s: float) -> None:
         whole_s -= _BEAT_S
 
 
-def settle(manager: Manager, registry: RegistryCalls) -> None:
+def follow_decisions(manager: Manager, registry: RegistryCalls) -> None:
     """Carry out what the registry said last, and report. To be called again and again, also when nothing was said."""
-    manager.copies.settle()
-    manager.sources.settle()
+    manager.copies.keep_wanted()
+    manager.sources.name_replicas()
     for found in manager.sources.in_step():
         name, place, version = found.deployment, found.place, found.version
         said = registry.in_step(name, node=manager.settings.node, replica=found.node, place=place, version=version)

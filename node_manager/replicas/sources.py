@@ -48,7 +48,7 @@ class Sources:
         self._node, self._deployments, self._across = node, deployments, across
         self._lock = Lock()  # the named replicas do not change within a replica's request
 
-    def settle(self) -> None:
+    def name_replicas(self) -> None:
         """Tell the slots of this node which nodes are their replicas, as the registry last said."""
         with self._state() as state:
             for deployment, placed in self._replicated():

@@ -88,7 +88,7 @@ class Servers:
         """Adopt or start both; return the roles that had to be started."""
         adopted = {role: server for role in ROLES if (server := self._adopt(role))}
         for role in ROLES:
-            self._settle(adopted.get(role) or self._launch(role))
+            self._put_in_service(adopted.get(role) or self._launch(role))
         self.beat()
         self._start_watchdog()
         for role in ROLES:
@@ -306,7 +306,7 @@ class Servers:
             )
         raise Unavailable(f"the {role} server ended with status {status} instead of starting; its log:\n{_end(log)}\n{remedy}".rstrip())
 
-    def _settle(self, server: RunningServer) -> None:
+    def _put_in_service(self, server: RunningServer) -> None:
         with self._lock:
             if self._stopping.is_set():
                 return
@@ -324,7 +324,7 @@ class Servers:
             self._trouble[role] = f"is started again: {why}"
             self._end(role, server.process, why)
             try:
-                self._settle(self._launch(role))
+                self._put_in_service(self._launch(role))
             except Unavailable as e:
                 if not self._stopping.is_set():
                     _log.error("server cannot be started again", role=role, error=str(e))

@@ -27,7 +27,7 @@ from node_manager.servers import tls_relay_config
 from udo_protocol import supervised
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable, UsageError
-from udo_protocol.listening import parts, reached_at, settled
+from udo_protocol.listening import parts, reached_at, with_port
 from udo_protocol.queue.transport import SCHEME
 
 _log = structlog.get_logger()
@@ -73,13 +73,13 @@ class TlsRelay:
         """The queue server's address for other hosts."""
         return f"{SCHEME}{reached_at(self._listen)}" if self._listen else ""
 
-    def settle(self) -> None:
+    def choose_port(self) -> None:
         """Choose the port, if that is left open: that of a relay that still runs, else the last one used."""
         left = read_json(self._record) or {}
         if self._left() and left.get("asked") == self._asked:
             self._listen = left["listen"]
         else:
-            self._listen = settled(self._asked, self._home / "queue-port")
+            self._listen = with_port(self._asked, self._home / "queue-port")
 
     def running(self) -> tuple[proc.ProcessId, str] | None:
         """The relay's process, and why it does not serve now ('' while it does); None if there is to be none."""

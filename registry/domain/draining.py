@@ -1,6 +1,6 @@
 """Draining a node: it gets no more slots of deployments over nodes, and its present ones go to other nodes.
 
-Slots that have replicas, and replicas, move by themselves (replicas.settled), as soon as other nodes hold them.
+Slots that have replicas, and replicas, move by themselves (replicas.next_placement), as soon as other nodes hold them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from registry.domain import audit, group_maps
 from registry.domain.audit import Caller
-from registry.domain.replicas import Nodes, advanced, settled
+from registry.domain.replicas import Nodes, advanced, next_placement
 from registry.store.models import Deployment, Update
 from registry.store.store import bump
 from udo_protocol.errors import UsageError
@@ -55,20 +55,20 @@ def in_step(session: Session, deployment: Deployment, wish: InStepBody) -> dict[
 
 def due(session: Session, nodes: Nodes) -> bool:
     """Whether a change is due."""
-    return any(_settled(session, deployment, now, nodes)[1] for deployment, now in _replicated(session))
+    return any(_next(session, deployment, now, nodes)[1] for deployment, now in _replicated(session))
 
 
-def _settled(session: Session, deployment: Deployment, now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
-    """The settled placement. Nothing leaves a drained node while an update is open: the node takes part in that."""
+def _next(session: Session, deployment: Deployment, now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+    """The next placement. Nothing leaves a drained node while an update is open: the node takes part in that."""
     if nodes.drained and session.scalar(select(Update).where(Update.deployment == deployment.name, Update.state.in_(UPDATE_OPEN))):
         nodes = replace(nodes, drained=())
-    return settled(now, nodes)
+    return next_placement(now, nodes)
 
 
-def settle(session: Session, now_s: float, nodes: Nodes) -> None:
+def step(session: Session, now_s: float, nodes: Nodes) -> None:
     """Carry out the changes that are due."""
     for deployment, before in list(_replicated(session)):
-        after, said = _settled(session, deployment, before, nodes)
+        after, said = _next(session, deployment, before, nodes)
         if not said:
             continue
         deployment.placement = after.document()

@@ -1,7 +1,7 @@
 """Replicas of keyed deployments over nodes: the nodes that hold a copy of each slot, and the heirs of a lost node's slots.
 
-`settled` is a pure function from one placement to the next (failover.py stores it). Each change is a new version, which nodes receive
-with the wanted state; for their part, and why it is enough, see docs/design/replicas.md. The rules, and the failure
+`next_placement` is a pure function (failover.py stores what it returns). Each change is a new version, which nodes receive with the
+wanted state; for their part, and why it is enough, see docs/design/replicas.md. The rules, and the failure
 without each: tests/model/failover.
 
 - A replica is **named** first (`joining`), and **counted** once the slot's owner has said that it ENDs nothing without the replica any
@@ -76,7 +76,7 @@ class Nodes:
         return self.live.get(node) == copies.disks.get(node)
 
 
-def settled(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
+def next_placement(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
     """The placement that follows from the known state of the nodes, and its changes in words."""
     if now.replication is None or now.moving is not None:  # it has no replicas, or the next version is that of the move
         return now, []
@@ -92,7 +92,7 @@ def settled(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
 
 
 def remains(now: Placement, node: str, nodes: Nodes) -> tuple[str, bool]:
-    """The slots or replicas left on a drained node, in words, and whether `settled` changes that; '' if nothing is left, or can leave."""
+    """What is left of it on a drained node, in words, and whether `next_placement` changes that; '' if nothing is left, or can leave."""
     copies, mine = now.replication, now.of(node)
     assert copies is not None
     others = [n for n in nodes.able(copies) if n != node]

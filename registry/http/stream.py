@@ -58,12 +58,12 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
             said = time.monotonic()
 
 
-def _settle_replicas(s: Services) -> None:
+def _step_replicas(s: Services) -> None:
     with s.store.read() as session:
         if not failover.due(session, s.suspected(session)):
             return
     with s.store.write(durable=True) as session:  # a forgotten version could be given out twice
-        failover.settle(session, s.clock(), s.suspected(session))
+        failover.step(session, s.clock(), s.suspected(session))
 
 
 def keep_time(s: Services) -> None:
@@ -85,7 +85,7 @@ def keep_time(s: Services) -> None:
             if ticked - before > s.config.suspect_s / 2 or ticked < begun + RETRIED_S:
                 decides_from = ticked + s.config.suspect_s  # it may have heard of no node because it stood still, or was away
             if ticked >= decides_from:
-                _settle_replicas(s)
+                _step_replicas(s)
             if tick % PRUNE_TICKS == 0:
                 with s.store.write() as session:
                     updates.prune(session)

@@ -165,10 +165,10 @@ def test_a_format_of_a_later_release_is_refused_and_nothing_is_touched(home: Pat
     unpacked(LAST_1, home)
     (home / "format.json").write_text('{"format": 7}')
     with pytest.raises(Unavailable, match=r"is of format 7, written by a later release; expected at most 2. Start it with that release"):
-        home_format.settle(home)
+        home_format.convert(home)
     (home / "format.json").write_text("{")
     with pytest.raises(Unavailable, match=r"format.json is damaged: expected .*restore it from a backup"):
-        home_format.settle(home)
+        home_format.convert(home)
     with serving(home) as state:
         state.call("SET", keys.FORMAT, 7)
         before = content(state)

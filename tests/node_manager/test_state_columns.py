@@ -13,7 +13,7 @@ from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
-from udo_cli.state_file import settled
+from udo_cli.state_file import ended_groups
 from udo_cli.state_text import entries
 from udo_protocol.proto import node_manager_pb2 as pb
 
@@ -42,7 +42,7 @@ def stored(daemon: Daemon) -> tuple[dict[int, int], set[bool]]:
     """Key -> count, and whether pieces are columns."""
     parts = [part for part in daemon.api.export_state("d", "s") if part.HasField("piece")]
     kinds = {p.piece.data[0] == COLUMNS for p in parts if p.piece.kind != pb.StatePiece.META}
-    return {e["key"]: e["state"]["n"] for e in entries(settled(iter(parts), 0))}, kinds
+    return {e["key"]: e["state"]["n"] for e in entries(ended_groups(iter(parts), 0))}, kinds
 
 
 @pytest.mark.long

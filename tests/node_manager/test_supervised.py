@@ -168,7 +168,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     monkeypatch.setattr(reconcile, "BEAT_S", 0.01)
     once = [
         Once(monkeypatch, Reconciler, name)
-        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_replicate", "_until_settled")
+        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_replicate", "_until_done")
     ]
     registry = Wishes()
     reconciler = Reconciler(manager, registry)  # type: ignore[arg-type]

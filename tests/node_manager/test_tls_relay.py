@@ -275,7 +275,7 @@ def test_who_looks_after_the_relay_goes_on_when_it_raises(tmp_path: Path, monkey
     monkeypatch.setattr("node_manager.servers.tls_relay._LOOK_S", 0.02)
     (tmp_path / "servers").mkdir()
     relay = TlsRelay(tmp_path, "127.0.0.1:0", signed(tmp_path / "certs", "node"), tmp_path / "queue.sock")
-    relay.settle()
+    relay.choose_port()
     relay.start()
     before = supervised.errors().get("relay", 0)
     original = relay._renew

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from udo_protocol.listening import parts, settled
+from udo_protocol.listening import parts, with_port
 
 # Chooses a port, on which it does not listen yet.
 CHOOSES = """
 import sys
 from pathlib import Path
-from udo_protocol.listening import settled
-print(settled("127.0.0.1:0", Path(sys.argv[1])), flush=True)
+from udo_protocol.listening import with_port
+print(with_port("127.0.0.1:0", Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
 
@@ -24,8 +24,8 @@ def test_nobody_else_chooses_a_port_before_its_server_listens(tmp_path: Path) ->
         assert other.stdin is not None and other.stdout is not None
         its = parts(other.stdout.readline().strip())[1]
         (tmp_path / "mine").write_text(f"{its}\n")
-        mine = settled("127.0.0.1:0", tmp_path / "mine")
+        mine = with_port("127.0.0.1:0", tmp_path / "mine")
         assert parts(mine)[1] != its
-        assert settled("127.0.0.1:0", tmp_path / "mine") == mine, "one's own port can be settled again"
+        assert with_port("127.0.0.1:0", tmp_path / "mine") == mine, "one's own port can be taken again"
         other.stdin.close()
-    assert settled("127.0.0.1:0", tmp_path / "its") == f"127.0.0.1:{its}", "whoever had it has ended"
+    assert with_port("127.0.0.1:0", tmp_path / "its") == f"127.0.0.1:{its}", "whoever had it has ended"

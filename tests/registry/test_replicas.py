@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from registry.domain import replicas, spreading
-from registry.domain.replicas import Nodes, advanced, remains, settled
+from registry.domain.replicas import Nodes, advanced, next_placement, remains
 from tests.support.seeds import seeds
 from udo_protocol.errors import Conflict
 from udo_protocol.state.placement import PendingMove, Placement
@@ -38,7 +38,7 @@ def seen(live: dict[str, str], *drained: str) -> Nodes:
 
 
 def step(now: Placement, live: dict[str, str], *drained: str) -> Placement:
-    return settled(now, seen(live, *drained))[0]
+    return next_placement(now, seen(live, *drained))[0]
 
 
 def without(*lost: str) -> dict[str, str]:
@@ -51,7 +51,7 @@ def test_replicas_are_named_evenly_on_other_nodes_and_not_counted_yet() -> None:
     assert copies is not None and not any(copies.counted)
     assert Counter(node for place in copies.joining for node in place) == {"a": 2, "b": 2, "c": 2}
     assert all(owner not in place for owner, place in zip(now.nodes, copies.joining, strict=True))
-    assert settled(now, seen(LIVE)) == (now, []), "nothing is left to be done"
+    assert next_placement(now, seen(LIVE)) == (now, []), "nothing is left to be done"
 
 
 def test_more_replicas_are_wanted_than_there_are_nodes() -> None:
@@ -77,10 +77,10 @@ def test_the_slots_of_a_lost_node_go_to_those_that_hold_them_each_with_a_place_o
 
 def test_a_replica_that_only_joins_gets_nothing_and_the_loss_is_noted_once() -> None:
     now = step(start(), LIVE)
-    after, said = settled(now, seen(without("a")))
+    after, said = next_placement(now, seen(without("a")))
     assert after.replication is not None and after.replication.lost == ("a",) and after.nodes == now.nodes
     assert any("nobody" in text or "no live node" in text for text in said)
-    assert not [text for text in settled(after, seen(without("a")))[1] if "lost" in text]
+    assert not [text for text in next_placement(after, seen(without("a")))[1] if "lost" in text]
     back = step(after, LIVE)
     assert back.replication is not None and not back.replication.lost and back.nodes == now.nodes
 
@@ -136,7 +136,7 @@ def test_a_drained_node_keeps_its_slots_until_as_many_hold_them_as_are_to_be_lef
     for place in (0, 3):
         assert copies.counted[place] == tuple({"b", "c"} - {after.nodes[place]}) and copies.terms[place] > 1
     assert remains(after, "a", seen(LIVE, "a"))[0] == ""
-    assert settled(after, seen(LIVE, "a")) == (after, [])
+    assert next_placement(after, seen(LIVE, "a")) == (after, [])
 
 
 def test_a_drained_node_without_others_for_its_slots_keeps_them_and_replicas_without_others_stay() -> None:
@@ -150,7 +150,7 @@ def test_a_drained_node_without_others_for_its_slots_keeps_them_and_replicas_wit
     after = step(pair, two, "b")
     assert after.nodes == ("a", "a") and after.replication is not None
     assert after.replication.counted == (("b",), ()), "there is no other node for what it holds"
-    assert settled(after, seen(two, "b")) == (after, []) and remains(after, "b", seen(two, "b"))[0] == ""
+    assert next_placement(after, seen(two, "b")) == (after, []) and remains(after, "b", seen(two, "b"))[0] == ""
 
 
 def test_a_drained_node_that_is_lost_is_replaced_as_any_other_and_nobody_else_s_slots_go_to_one_that_is_drained() -> None:
@@ -215,11 +215,11 @@ def test_without_replicas_a_slot_that_was_taken_over_stays_known_as_such_and_the
     none = replicas.changed(taken, 0, LIVE)
     copies = none.replication
     assert copies is not None and copies.terms[0] > 1 and not any(map(copies.named, range(3)))
-    assert replicas.wanted(none.document()) == 0 and settled(none, seen(LIVE)) == (none, [])
+    assert replicas.wanted(none.document()) == 0 and next_placement(none, seen(LIVE)) == (none, [])
     lost = step(none, without("b"))
     assert lost.nodes == none.nodes and lost.replication is not None and lost.replication.lost == ("b",)
     moving = replace(none, moving=PendingMove(none.version + 1, "b", 0, 1, (1,)))
-    assert settled(moving, seen(without("b"))) == (moving, []), "the next version is that of the move"
+    assert next_placement(moving, seen(without("b"))) == (moving, []), "the next version is that of the move"
     again = step(replicas.changed(none, 1, LIVE), LIVE)
     assert again.replication is not None and again.replication.terms == copies.terms and all(again.replication.joining)
     assert replicas.changed(replace(start(), replication=None), 1, LIVE).replication == start().replication

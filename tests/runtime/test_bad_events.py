@@ -190,7 +190,7 @@ class Run:
 
     def state(self) -> dict[int, Any]:
         for group in self.session.groups.values():
-            group.settle()
+            group.pack()
         return {n: (g.values, g.size, g.label) for n, g in self.session.groups.items() if g.values}
 
 

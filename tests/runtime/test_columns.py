@@ -37,7 +37,7 @@ def frame(group: Group, changes: Changes, only: str = "") -> None:
             for name, value in zip(("n", "x"), values, strict=True):
                 if name in names:
                     state.pop(name, None) if value is None else state.update({name: value})
-        group.settle(close=True)
+        group.pack(close=True)
         return
     states = opened(group, list(changes))
     for name, t, values in zip(("n", "x"), (pa.int64(), pa.float64()), zip(*changes.values(), strict=True), strict=True):
@@ -57,13 +57,13 @@ def said(values: Any) -> Any:
 
 def changed_undo(group: Group) -> Any:
     """Of keys that differ."""
-    group.settle()
+    group.pack()
     return said({k: v for k, v in group.undo.items() if (v and unpack(v)) != ((now := group.values.get(k)) and unpack(now))})
 
 
 def stored(group: Group, parts: StoredGroup | None, *, fold: bool) -> StoredGroup:
     """Behind one more checkpoint."""
-    group.settle()
+    group.pack()
     before = parts or StoredGroup()
     made = StoredGroup(group.meta(), before.base, [*before.deltas])
     if fold:
@@ -111,7 +111,7 @@ def test_columns_say_what_rows_say_whatever_is_done_to_both(steps: list[tuple[st
                 g.touch(label, 0)
                 g.open(TIMERS)["t"] = {b"\x01": [7]}
             elif step in ("end", "void") and g.label == label:
-                g.settle(close=True)
+                g.pack(close=True)
                 g.end(void=step == "void")
             elif step in ("save", "fold"):
                 saved[at] = stored(g, saved[at], fold=step == "fold")
@@ -121,8 +121,8 @@ def test_columns_say_what_rows_say_whatever_is_done_to_both(steps: list[tuple[st
             elif step == "tentative" and saved[at] is not None:
                 standby(saved[at] or StoredGroup(), forms[at], what, label)
         rows, columns = groups
-        rows.settle()
-        columns.settle()
+        rows.pack()
+        columns.pack()
         assert said(columns.values) == said(rows.values)
         assert changed_undo(columns) == changed_undo(rows)
         assert (said(columns.candidate), columns.label, columns.ended) == (said(rows.candidate), rows.label, rows.ended)
@@ -148,7 +148,7 @@ def standby(saved: StoredGroup, versions: Versions, changes: Changes, label: Lab
         frame(follower, changes)
         if by_event:
             follower.open(KEYS[0])["free"] = 1
-            follower.settle(close=True)
+            follower.pack(close=True)
         frame(follower, {k: (1, None) for k in changes})
         follower.take_back(saved.meta)
         assert (said(follower.values), said(follower.undo)) == before

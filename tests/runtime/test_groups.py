@@ -116,7 +116,7 @@ def test_an_empty_state_is_no_state() -> None:
     count(g, Label(1, 0, 10))
     g.live["k"].clear()
     g.end()
-    g.settle(close=True)
+    g.pack(close=True)
     assert (g.values, g.size) == ({}, 0)
 
 
@@ -136,7 +136,7 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
 
     def save(folding: bool) -> None:
         nonlocal base, meta
-        stored.settle()
+        stored.pack()
         meta = stored.meta()
         if folding:
             base = stored.snapshot()
@@ -160,14 +160,14 @@ def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_s
                     state["n"] = state.get("n", 0) + times
             elif step in ("end", "void") and g.label == label:
                 g.end(void=step == "void")
-                g.settle(close=True)
+                g.pack(close=True)
         if step in ("save", "fold"):
             save(step == "fold")
         elif step == "crash":
             save(False)
             stored = Group.restore(StoredGroup(meta, base, list(deltas)))
-    mirror.settle()
-    stored.settle()
+    mirror.pack()
+    stored.pack()
     assert stored.values == mirror.values
     final = Label(1, label.epoch + 1, label.attempt + 1)
     mirror.touch(final, 0)
@@ -243,7 +243,7 @@ def test_the_watermark_is_the_highest_time_of_ended_epochs_and_the_same_on_a_ret
         s.saw({ONLY: highest}, partition)
         if end:
             s.end([time_group(partition)], label)
-            s.groups[time_group(partition)].settle(close=True)
+            s.groups[time_group(partition)].pack(close=True)
         return mark
 
     assert epoch(Label(1, 0, 1), 0, 100) is None
@@ -276,18 +276,18 @@ def test_a_key_with_a_timer_and_no_state_counts_wherever_the_group_comes_from() 
     g.touch(label, 0)
     g.open(("a", 1))["n"] = 1
     g.open(TIMERS)["t"] = {pack(("a", 1)): [5], pack(("b", 2)): [5], pack(("c", 3)): [7]}
-    g.settle(close=True)
+    g.pack(close=True)
     g.end()
     assert g.keys == 3
     again = Group.restore(StoredGroup(g.meta(), g.snapshot()))
     assert again.keys == 3
     again.open(TIMERS)  # as at each END
-    again.settle(close=True)
+    again.pack(close=True)
     assert again.keys == 3
     assert Group.imported(*g.last_ended()).keys == 3
     g.touch(Label(1, 1, 2), 0)
     g.open(TIMERS).clear()
-    g.settle(close=True)
+    g.pack(close=True)
     assert g.keys == 1
 
 
@@ -303,8 +303,8 @@ def test_a_checkpoint_of_few_touched_groups_does_not_look_at_the_others(monkeypa
     session.open(["x"], [7])
     session.states["x"]["n"] = 1
     looked: list[Group] = []
-    settle = Group.settle
-    monkeypatch.setattr(Group, "settle", lambda self, **more: (looked.append(self), settle(self, **more)))
+    pack = Group.pack
+    monkeypatch.setattr(Group, "pack", lambda self, **more: (looked.append(self), pack(self, **more)))
     pieces, _ = changed([session], map(str, itertools.count()))
 
     assert [p.number for p in pieces] == [3, 7] and pieces[1].delta is not None

@@ -42,4 +42,4 @@ def exported(api: NodeClient, file: Path, deployment: str = "d", session: str = 
     """Write a session to a file, as `udo state export` does."""
     parts = api.export_state(deployment, session)
     header = next(parts).header
-    return state_file.write(file, header, state_file.settled(parts, header.state_version))
+    return state_file.write(file, header, state_file.ended_groups(parts, header.state_version))

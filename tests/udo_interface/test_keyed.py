@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of, refuses_asynchronous_progress
 from tests.support.selection import long
-from udo_cli.state_file import settled
+from udo_cli.state_file import ended_groups
 from udo_cli.state_text import entries
 from udo_interface import keyed_plan, udo
 from udo_interface.key_groups import groups_of
@@ -259,7 +259,7 @@ def test_a_streams_own_limit_counts_every_event(stream: Stream, platform: Platfo
         query.stop()
     assert [len(rows) for rows in stream.rows.values()] == [2, 0]
     parts = connect_node(platform.node).export_state(count, str(query.id))
-    kept = {e["key"]: e["state"]["n"] for e in entries(settled(parts, next(parts).header.state_version))}
+    kept = {e["key"]: e["state"]["n"] for e in entries(ended_groups(parts, next(parts).header.state_version))}
     assert kept == Counter(key_of(1000 * epoch + i) for epoch in range(2) for i in range(60))
 
 

@@ -98,7 +98,7 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     found, _ = sessions.find(deployment, session, address)
     parts = remote.node(address).export_state(deployment, found.name)
     version = next(parts).header.state_version
-    entries = list(islice(state_text.entries(state_file.settled(parts, version, former=True), key), limit))
+    entries = list(islice(state_text.entries(state_file.ended_groups(parts, version, former=True), key), limit))
     parts.close()  # type: ignore[attr-defined]
     if key is not None and not entries:
         raise NotFound(f"session {found.name} of {deployment!r} has no key {key}; it has {found.keys} keys: udo state show {deployment}")
@@ -134,7 +134,7 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
         raise Conflict(f"session {found.name} of {deployment!r} holds nothing yet: none of its epochs has ended")
     parts = remote.node(address).export_state(deployment, found.name)
     header = next(parts).header
-    summary = state_file.write(file, header, state_file.settled(parts, header.state_version))
+    summary = state_file.write(file, header, state_file.ended_groups(parts, header.state_version))
     if as_json:
         output.emit({"file": str(file), **summary.header, "keys": summary.keys, "bytes": summary.bytes, "groups_behind": summary.behind})
     else:

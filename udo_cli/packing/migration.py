@@ -39,7 +39,7 @@ def check(manifest: Manifest, code: Path, dependencies: Path | None, deployment:
                 f"{manifest.state_version} and migrates from {takes} (migrates_from in operator.toml)"
             )
         with tempfile.NamedTemporaryFile(prefix="udo-state-") as file:
-            for group in state_file.settled(parts, header.state_version):
+            for group in state_file.ended_groups(parts, header.state_version):
                 if group.group < 0:
                     continue
                 before = {k: v for k, v in group.undo.items() if v is not None}

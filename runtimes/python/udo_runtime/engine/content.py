@@ -63,7 +63,7 @@ def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Pie
     records: dict[str, dict[str, Any]] = {}
     whole, changes = 0, 0  # bytes
     for session in sessions:
-        session.settle()
+        session.pack()
         numbers = session.groups if session.former else session.unsaved
         for number, group in [(n, session.groups[n]) for n in numbers if n in session.groups]:
             room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changes

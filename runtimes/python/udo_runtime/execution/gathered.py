@@ -20,7 +20,7 @@ _MOST, _PARTS = 1 << 15, 16
 
 
 class GatheredAnswers(list[dict[str, Any]]):
-    """`append` each answer, and `settle` when there are FIRST, or as many as `settle` returned last; `batch` returns all of them.
+    """`append` each answer, and `pack` when there are FIRST, or as many as `pack` returned last; `batch` returns all of them.
 
     ProcessingError for an answer that does not fit the schema, and if the answers exceed what a caller takes, `bound` bytes.
     """
@@ -33,11 +33,11 @@ class GatheredAnswers(list[dict[str, Any]]):
         self.room = FIRST  # the most answers to hold as dicts
 
     @property
-    def settled(self) -> bool:
+    def packed(self) -> bool:
         """Whether some answers are a batch already."""
         return bool(self._parts)
 
-    def settle(self) -> int:
+    def pack(self) -> int:
         """Make a batch of the dicts; returns the number of dicts at which to do it again."""
         if self:
             self.add(rows_to_batch(self, self._output))
@@ -55,18 +55,18 @@ class GatheredAnswers(list[dict[str, Any]]):
 
     def follow(self, more: GatheredAnswers) -> None:
         """Append the answers of `more`."""
-        if more.settled:
-            self.settle()
+        if more.packed:
+            self.pack()
             self.add(*more._parts)
         self.extend(more)
         if len(self) >= self.room:
-            self.settle()
+            self.pack()
 
     def batch(self) -> pa.RecordBatch:
         """All answers, in order."""
         if not self._parts:
             return rows_to_batch(self, self._output)
-        self.settle()
+        self.pack()
         return joined(self._parts, self._output)
 
 

@@ -156,7 +156,7 @@ class KeyedProcessor:
                         if self.on_trial:
                             out.clear()
                         else:
-                            room = out.settle()
+                            room = out.pack()
                 if ctx.state is not state:
                     ctx._own = state
                     ctx._keep()
@@ -233,7 +233,7 @@ class KeyedProcessor:
                     raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
                 answers.append(answer)
                 if len(answers) >= room:
-                    room = answers.settle()
+                    room = answers.pack()
             self._ctx._keep()
         except (ProcessingError, PassedOn):
             raise

@@ -102,7 +102,7 @@ def _singly(frame: UserCalls, output: pa.Schema, *, each: bool) -> tuple[pa.Reco
         try:
             answers = unit.run()
             if each:
-                answers.settle()
+                answers.pack()
             require_storable(before)
         except ProcessingError as e:
             before.restore()

@@ -210,7 +210,7 @@ def _parts(session: Session, keys: list[Any], numbers: pa.Array) -> list[_Part]:
         number, last = run["values"], first + run["counts"]
         group, of_group = session.groups[number], keys[first:last]
         if len(group.live) > (TIMERS in group.live):
-            group.settle(close=True)
+            group.pack(close=True)
         values = group.values
         rows = values.find(of_group) if isinstance(values, ColumnValues) else None
         parts.append(_Part(group, number, first, last, of_group, rows))

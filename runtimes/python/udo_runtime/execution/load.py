@@ -169,7 +169,7 @@ class Processor:
                 bad.append(bad_row(batch, row, e))
                 if len(bad) > room:
                     break
-            if count >= good.room or (waiting and waiting[-1][1].settled):
+            if count >= good.room or (waiting and waiting[-1][1].packed):
                 good.add(*self._fitting(waiting, batch, bad))
                 waiting, count = [], 0
         good.add(*self._fitting(waiting, batch, bad))
@@ -177,7 +177,7 @@ class Processor:
 
     def _fitting(self, waiting: list[tuple[int, GatheredAnswers]], batch: pa.RecordBatch, bad: list[BadEvent]) -> list[pa.RecordBatch]:
         """The answers to these rows of the batch; a row with an answer that has a value of the wrong type is bad."""
-        if not any(answers.settled for _, answers in waiting):
+        if not any(answers.packed for _, answers in waiting):
             with suppress(ProcessingError):
                 return [rows_to_batch([a for _, answers in waiting for a in answers], self._output)]
         parts = []
@@ -202,7 +202,7 @@ class Processor:
                     raise not_answers(told, self._output.names, event) or self._wrong_columns(answer, event)
                 answers.append(answer)
                 if len(answers) >= room:
-                    room = answers.settle()
+                    room = answers.pack()
         except (ProcessingError, PassedOn):
             raise
         except BaseException as e:
@@ -265,7 +265,7 @@ class Processor:
                         raise self._wrong_columns(answer, event)
                     out.append(answer)
                     if len(out) >= room:
-                        room = out.settle()
+                        room = out.pack()
         except (ProcessingError, PassedOn):
             raise
         except BaseException as e:

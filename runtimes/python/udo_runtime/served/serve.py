@@ -195,7 +195,7 @@ class Server:
                     raise ProcessingError(f"expected an event with the columns {want}; the operator answered {got}", code=SchemaError.code)
                 out.append(answer)
                 if len(out) >= room:
-                    room = out.settle()
+                    room = out.pack()
         self._row = None
         return out.batch()
 

@@ -101,7 +101,7 @@ class Group:
                 if self.ended:
                     self.candidate = ended
             elif self.ended:
-                self.settle(close=True)
+                self.pack(close=True)
                 self.candidate = None
             else:
                 self._taken_back()
@@ -127,7 +127,7 @@ class Group:
     def _taken_back(self) -> Delta:
         """Restore the values before the epoch; returns the values of the undone attempt, which are needed if it has ENDed."""
         if self.ended:
-            self.settle(close=True)
+            self.pack(close=True)
         self.live, self._opened = {}, []
         made: Delta = {k: self.values.get(k) for k in self.undo}
         self._apply(self.undo)
@@ -250,7 +250,7 @@ class Group:
         self.changed.by_key.update(changed)
         self._size += sum(map(len, packed)) - sum(map(len, old))  # type: ignore[arg-type]
 
-    def settle(self, *, close: bool = False) -> None:
+    def pack(self, *, close: bool = False) -> None:
         """Pack the states of open keys into `values`; `close`: also close the keys. TypeError if a state cannot be stored."""
         live, opened = self.live, self._opened
         if not live:
@@ -349,7 +349,7 @@ class Group:
         `undo` leads from the values after that epoch to those before it. Not ENDed: an attempt at that epoch was under way, and the
         values are those before it. Epoch None: no attempt has touched the group.
         """
-        self.settle(close=True)
+        self.pack(close=True)
         undo: Delta = {}
         if self.label is not None and not self.ended:
             self._taken_back()

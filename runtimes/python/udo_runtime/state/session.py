@@ -184,14 +184,14 @@ class Session:
             group.open_all(of_group)
             self.states.update(zip(of_group, map(group.live.__getitem__, of_group), strict=True))
 
-    def settle(self) -> None:
+    def pack(self) -> None:
         """Pack the states of open keys in groups that may have changed.
 
         A state that cannot be stored fails its attempt, which then cannot END, not even after a restart.
         """
         for group in self._there(self.unsaved):
             try:
-                group.settle()
+                group.pack()
             except TypeError:
                 assert group.label is not None, "only an attempt opens keys"
                 self.fail(group.label, group.partition)
@@ -203,7 +203,7 @@ class Session:
         """Pack and close the open keys of these groups. TypeError if a state cannot be stored."""
         self.states.clear()
         for n in numbers:
-            self.groups[n].settle(close=True)
+            self.groups[n].pack(close=True)
 
     @property
     def size(self) -> int:
@@ -283,7 +283,7 @@ def _before(group: Group, epoch: int) -> EventTimes:
     """The highest event times in a time group before `epoch`, without those of attempts at this or later epochs."""
     if group.label is None:
         return {}
-    group.settle()
+    group.pack()
     raw = group.values.get(_HIGHEST)
     if group.label.epoch >= epoch or not group.ended:
         raw = group.undo.get(_HIGHEST, raw)
