@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: real servers, bounded waits, and the rule that a missing part skips here and fails in CI."""
+"""Fixtures for all tests: real servers, bounded waits, and the rule that a missing part skips a test here and fails it in CI."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
 
-# Ignored in what a script starts in the background, and then in all that the tests start and interrupt.
+# A shell starts background jobs with SIGINT ignored, and the processes that tests start and interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A Docker daemon and the runtime base, and a PostgreSQL, started and made when a test asks for them; where random tests begin; whose leaks
-# are whose.
+# A Docker daemon with the runtime base, and PostgreSQL, each started or built when a test first asks for it; the seeds of random tests; and
+# the attribution of leaks to test files.
 pytest_plugins = ["tests.support.docker_daemon", "tests.support.postgresql", "tests.support.seeds", "tests.support.leaks"]
 
 
 def require(name: str, why: str) -> NoReturn:
-    """Part `name` is missing: skip on a laptop, fail where UDO_REQUIRE asks for all parts."""
+    """Skip for lack of part `name` on a laptop; fail if UDO_REQUIRE asks for all parts."""
     if os.environ.get("UDO_REQUIRE") == "all":
         pytest.fail(f"{name} is required here (UDO_REQUIRE=all): {why}")
     pytest.skip(f"{name}: {why}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before what -m says
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what needs a Docker daemon, and leaves out tests marked `long`, but for those of a long file marked `short`.
+    """Mark the tests that need a Docker daemon, and deselect tests marked `long`, except those also marked `short` (in a long file).
 
-    They run where UDO_DEEP is set (`make deep`), and where a test is asked for by its name (but for what UDO_GATE says).
+    Nothing is deselected if UDO_DEEP is set (`make deep`), or if a test is named on the command line and UDO_GATE is not set.
     """
     for item in items:
         params = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
@@ -51,23 +51,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in left_out]
 
 
-# Tests end by pytest-timeout after 600 s: the longest bound, of 60 s, is to come before that.
+# pytest-timeout ends a test after 600 s; the longest bound, 60 s, must run out before that.
 _MOST_PATIENCE = 8.0
 _LONGEST_S = 500.0
 
 
 def patience() -> float:
-    """By how much a bound is longer than on a machine with nothing else to do: as many times as there are tasks for each core."""
+    """Return the factor by which bounds grow on a busy machine: the number of tasks for each core, within 1 and _MOST_PATIENCE."""
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), _MOST_PATIENCE)
 
 
 def bound(seconds: float) -> float:
-    """A bound for what takes a number: it only ends what hangs, so it is as long as the busiest machine may need."""
+    """Return a time-out for what takes up to `seconds` on a quiet machine: it only ends what hangs, so it suits the busiest one."""
     return max(seconds, min(seconds * _MOST_PATIENCE, _LONGEST_S))
 
 
 def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Return as soon as `predicate` holds; fail naming `what` after `timeout_s`, on a busy machine later."""
+    """Return as soon as `predicate` holds; fail naming `what` after `timeout_s`, or later on a busy machine."""
     begun = time.monotonic()
     while not predicate():
         waited_s = time.monotonic() - begun
@@ -78,24 +78,24 @@ def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> No
 
 @dataclass
 class Servers:
-    """A queue and a state server of the test session."""
+    """A queue server and a state server for the test session."""
 
     queue_socket: str
     state_socket: str
     opened: list[Connection] = field(default_factory=list)
 
     def queue(self) -> Connection:
-        """A fresh connection to the queue server, closed at the end of the test."""
+        """Return a fresh connection to the queue server, closed at the end of the test."""
         self.opened.append(Connection(self.queue_socket))
         return self.opened[-1]
 
     def state(self) -> Connection:
-        """A fresh connection to the state server, closed at the end of the test."""
+        """Return a fresh connection to the state server, closed at the end of the test."""
         self.opened.append(Connection(self.state_socket))
         return self.opened[-1]
 
     def close(self) -> None:
-        """Close what this test opened."""
+        """Close all connections that this test opened."""
         while self.opened:
             self.opened.pop().close()
 

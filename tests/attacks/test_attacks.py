@@ -1,4 +1,4 @@
-"""A hostile operator on a real platform: what a driver claims to prevent is prevented, with every driver there is."""
+"""Attacks by a hostile operator on a real platform, with every driver: each attack that the driver claims to prevent is prevented."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from udo_cli.commands.node import CAPABILITIES
 from udo_protocol.errors import Unavailable
 
 pytestmark = pytest.mark.long
-# What only a sandbox blocks, one attack for each of its capabilities: an answer made to harm its caller is refused under every driver.
+# The first attack on each driver capability. Attacks on the caller are left out: their answers are refused under every driver.
 _FIRST = {by: name for name, by in reversed(attacks.ATTACKS.items()) if by != attacks.CALLER}
 SANDBOX = tuple(name for name in attacks.NAMES if name in _FIRST.values())
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def attack(*options: str, **environment: str) -> dict[str, Any]:
-    """The record of a run, which must be valid."""
+    """Return the record of a run, which must be valid."""
     try:
         find_server(os.environ.get("UDO_SERVER"))
     except Unavailable as e:
@@ -45,7 +45,7 @@ def attack(*options: str, **environment: str) -> dict[str, Any]:
 
 
 def only(names: Iterable[str]) -> list[str]:
-    """What says so to the benchmark: whatever the driver, the others are tried elsewhere here, or are no different with it."""
+    """Return the benchmark's options that select these attacks: the others are tried elsewhere here, or do not depend on the driver."""
     return [f"--only={name}" for name in names]
 
 
@@ -66,7 +66,7 @@ def test_landlock_keeps_a_process_from_files_and_from_other_peoples_keys() -> No
 
 
 def test_a_process_without_a_sandbox_is_as_open_as_its_driver_says() -> None:
-    # By the passwords that its user may read; its own opens nothing.
+    # other_keys: with passwords from files that its user may read; its own login opens nothing.
     open_to_it = ("tcp_socket", "write_root", "read_host_files", "kill_neighbour", "other_keys")
     kept_from_it = ("memory_bomb", *attacks.OWN_KEYS)
     found = attack("--sandbox", "none", *only((*open_to_it, *kept_from_it)))
@@ -82,7 +82,7 @@ def test_a_container_gets_nowhere(docker: Daemon, runtime_image: str, monkeypatc
 
 
 def own_process(*options: str) -> None:
-    """What a driver bounds, and lies, by an operator in a process of its own: the rest is tried in test_own_process.py."""
+    """Try the driver's limits, UDP, and lies to the caller, by an operator in a process of its own; test_own_process.py tries the rest."""
     tried = [a for a, by in attacks.ATTACKS.items() if by == attacks.CALLER or by.endswith("_limit") or a == "udp_socket"]
     found = attack("--isolation", "process", *only(tried), *options)
     assert (found["blocked"], found["achieved"]) == (tried, {}), found["capabilities"]["remark"]

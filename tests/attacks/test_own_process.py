@@ -1,4 +1,4 @@
-"""Attacks by an operator in a process of its own, which is told where everything is: other keys and its own slot's, sockets, neighbours."""
+"""Attacks by an operator in a process of its own, which is told the sockets, keys, passwords, files and processes around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.node_manager.conftest import Daemon, Lane, add
 from tests.support.docker_daemon import Daemon as Docker
 from tests.support.selection import long
 
-# What an operator should not be able to do: each attack answers what it achieved. `a` says where everything is.
+# Things that an operator must not be able to do: each attack answers what it achieved. Column `a` holds the places to attack.
 SPY = """
 import json, os, socket
 from pathlib import Path
@@ -83,7 +83,7 @@ def run(batch):
 def daemon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """A running node manager, with each driver."""
     options: list[str] = []
-    if request.param == "docker":  # first: it is looked at when the node manager has stopped
+    if request.param == "docker":  # requested before the home: its check for left-overs then runs after the node manager has stopped
         docker: Docker = request.getfixturevalue("docker")
         monkeypatch.setenv("DOCKER_HOST", docker.host)
         options = ["--driver", "docker", "--runtime-image", request.getfixturevalue("runtime_image")]

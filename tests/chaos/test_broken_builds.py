@@ -1,4 +1,4 @@
-"""Every rule that chaos can take away from an instance is missed: without it, some seed's answers or state differ."""
+"""Chaos runs catch an instance that lacks any one of its rules: some seed's answers or state differ."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from node_manager.servers.binaries import find_server
 from tests.conftest import require
 from udo_protocol.errors import Unavailable
 
-# Where one kind of operator meets the rule sooner than all together do.
+# The kinds of operators that meet a rule sooner than the mixture of all kinds.
 KINDS = {"commit_frame": (CHAIN, CHAIN)}
-# Where some faults show it sooner than the usual mixture.
+# The weights of faults that show a missing rule sooner than the usual mixture.
 FAULTS = {
     "fence": {FORMER: 1.0},
     "emit": {KILL_AT: 1.0},
@@ -27,11 +27,11 @@ FAULTS = {
     "changelog": {UPDATE: 1.0},
     **dict.fromkeys(OF_MOVES, {MOVE: 3.0, KILL: 1.0}),
 }
-# Where in the runtime they show it.
+# The points in the runtime at which these faults show it.
 POINTS = {"riding": ("after_checkpoint", "before_emit")}
-# Caught within seconds on a quiet machine, within minutes on a busy one; the run ends with the first seed that differs.
+# A missing rule is found within seconds on a quiet machine, within minutes on a busy one; the run ends with the first seed that differs.
 DEADLINE_S = 480
-# What a broken build does to its callers may leave sockets open.
+# The callers of a broken build may be left with open sockets.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 

@@ -1,4 +1,4 @@
-"""What is said of a canary under chaos: it must be able to say no."""
+"""The judge of canaries under chaos must be able to say no."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of an operator that rolls dice, and the plans of changes: both must be able to say no."""
+"""The judge of operators whose answers are random, and the plans of changes: both must be able to say no."""
 
 from __future__ import annotations
 

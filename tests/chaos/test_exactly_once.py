@@ -1,4 +1,4 @@
-"""A few seeds of the chaos suite, and that their faults took place. Many more: python -m benchmarks exactly_once."""
+"""A few seeds of the chaos suite, whose faults must have taken place. For many seeds: python -m benchmarks exactly_once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server() -> Iterator[None]:
 
 
 def test_queries_under_fire_come_out_as_one_plain_process_says() -> None:
-    befallen = {  # the rarer ones are shown by many seeds (python -m benchmarks exactly_once)
+    befallen = {  # rarer faults need many seeds (python -m benchmarks exactly_once)
         "an instance killed": (KILL, KILL_AT),
         "a version changed": CHANGES,
         "a task lost": ("worker killed", "two attempts alive", "task failed after END"),
@@ -73,7 +73,7 @@ def test_queries_whose_key_groups_move_under_fire_come_out_as_one_plain_process_
 
 @pytest.mark.long
 def test_queries_whose_deployments_are_balanced_and_scaled_all_the_time_by_themselves_come_out_as_one_plain_process_says() -> None:
-    """What the controllers decided replays, too, or it would be among the reports."""
+    """The controllers' decisions must replay, too: one that does not is among the reports."""
     befallen = (BALANCED, SCALED_OUT, SCALED_IN)
     outcome = lanes.run(
         range(200),
@@ -90,7 +90,7 @@ def test_queries_whose_deployments_are_balanced_and_scaled_all_the_time_by_thems
 
 @pytest.mark.long
 def test_queries_whose_platform_stands_still_come_out_as_one_plain_process_says() -> None:
-    """Stops of 5 to 90 s, and all times in which something is given up, at a fifteenth of their length."""
+    """Parts are stopped for 5 to 90 s; these times, and all time-outs, are scaled to a fifteenth."""
 
     def stops(faults: Counter[str]) -> int:
         return sum(faults[f"{part} {STOPPED}"] for part in (INSTANCE, QUEUE, STATE, MANAGER))
@@ -117,7 +117,7 @@ def test_queries_with_a_store_over_two_nodes_that_are_lost_with_their_disks_come
 
 @pytest.mark.long
 def test_streaming_queries_under_fire_come_out_as_one_plain_process_says() -> None:
-    """In a process of its own: it starts and stops a Spark application."""
+    """Run in a process of its own: it starts and stops a Spark application."""
     try:
         java_home()
     except Unavailable as e:

@@ -19,7 +19,7 @@ from tests.conftest import bound
 from tests.support import forked
 from udo_protocol.node.api import NodeClient
 
-# Longer on a busy machine.
+# For one command; bound() makes it longer.
 TIMEOUT_S = 120
 OPERATOR = """
 import os
@@ -55,7 +55,7 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """What it printed, as JSON."""
+        """The command's output, parsed as JSON."""
         return json.loads(self.out)
 
 
@@ -71,12 +71,12 @@ class Shell:
         return [sys.executable, "-m", "udo_cli", *map(str, args)]
 
     def environment(self, **env: str) -> dict[str, str]:
-        """This environment without any other platform's settings."""
+        """Return this environment without the settings of any other platform."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("UDO_")}
         return {**kept, "UDO_HOME": str(self.home), **self.env, **env}
 
     def __call__(self, *args: str | Path, code: int | None = 0, stdin: str = "", **env: str) -> Done:
-        """Run to the end and check the exit code."""
+        """Run the command to its end and check the exit code."""
         words = [str(word) for word in args]
         done = forked.run("udo_cli", words, stdin=stdin, environment=self.environment(**env), timeout_s=bound(TIMEOUT_S))
         assert code is None or done.returncode == code, f"udo {args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
@@ -84,7 +84,7 @@ class Shell:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def running(self) -> list[str]:
-        """Processes that were started with a path below the home, or work in it."""
+        """Return the processes that were started with a path below the home, or whose working directory is below it."""
         found = []
         for process in psutil.process_iter(["cmdline", "cwd", "status"]):
             words = [*(process.info["cmdline"] or ()), process.info["cwd"] or ""]
@@ -95,7 +95,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def udo() -> Iterator[Shell]:
-    """A shell whose home is empty at first and whose platform is stopped in the end."""
+    """A shell whose home is empty at first and whose platform is stopped at the end."""
     home = Path(tempfile.mkdtemp(prefix="udo-cli-"))
     shell = Shell(home)
     try:
@@ -108,14 +108,14 @@ def udo() -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def platform(udo: Shell) -> Shell:
-    """The same with registry and node manager running."""
+    """The same shell, with registry and node manager running."""
     udo("up")
     return udo
 
 
 @pytest.fixture
 def operator(tmp_path: Path) -> Callable[..., Path]:
-    """Writes an operator b = a + plus into a folder of its own; `body` runs before it answers."""
+    """Write an operator b = a + plus into a folder of its own; `body` runs before it answers."""
 
     def write(
         name: str = "t",

@@ -1,4 +1,4 @@
-"""Small container images as files, in the forms that other tools write them."""
+"""Small container images as files, in the formats that other tools write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def digest(data: bytes) -> str:
 
 
 def tar(**files: str) -> bytes:
-    """A layer with these files, `__` in a name being a slash."""
+    """Return a layer with these files; `__` in a name stands for a slash."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as out:
         for name, text in files.items():
@@ -30,7 +30,7 @@ def tar(**files: str) -> bytes:
 
 
 def config(*layers: bytes, **run: Any) -> dict[str, Any]:
-    """The config of an image of these (plain) layers."""
+    """Return the config of an image with these layers (uncompressed)."""
     diff_ids = [digest(la) for la in layers]
     history = [{"created_by": f"layer {i}"} for i, _ in enumerate(layers)]
     run = {"Entrypoint": ["/bin/run"], "Env": ["PATH=/bin", "UDO_PYTHONPATH=/opt/udo/runtime"], **run}
@@ -38,7 +38,7 @@ def config(*layers: bytes, **run: Any) -> dict[str, Any]:
 
 
 def docker_archive(path: Path, *layers: bytes, **run: Any) -> Path:
-    """As `docker save` writes it."""
+    """Write an image as `docker save` does."""
     described = json.dumps(config(*layers, **run)).encode()
     files = {f"{digest(described)[7:]}.json": described, **{f"{digest(la)[7:]}/layer.tar": la for la in layers}}
     entry = {"Config": f"{digest(described)[7:]}.json", "RepoTags": ["x:1"], "Layers": [f"{digest(la)[7:]}/layer.tar" for la in layers]}
@@ -46,7 +46,7 @@ def docker_archive(path: Path, *layers: bytes, **run: Any) -> Path:
 
 
 def oci_layout(path: Path, *layers: bytes, more: list[dict[str, Any]] | None = None, **run: Any) -> Path:
-    """An OCI layout folder with one image, of gzipped layers, besides the entries `more` of its index."""
+    """Write an OCI layout folder with one image, whose layers are gzipped; its index has the entries `more`, too."""
     for name, data in _oci_files(layers, more or [], run).items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
@@ -54,7 +54,7 @@ def oci_layout(path: Path, *layers: bytes, more: list[dict[str, Any]] | None = N
 
 
 def oci_archive(path: Path, *layers: bytes, **run: Any) -> Path:
-    """The same as one file."""
+    """Write the same as one file."""
     return tar_of(path, _oci_files(layers, [], run))
 
 

@@ -1,4 +1,4 @@
-"""Parts that are away: what the command line then says, and how it ends. Two node managers and a registry, all real."""
+"""The messages and exit codes of commands while parts are away. Two node managers and a registry, all real."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Second:
         connect_node(self.home / "node.sock").close()
 
     def live(self) -> bool:
-        """Whether the registry counts it as live."""
+        """Return whether the registry counts it as live."""
         with Registry(self.url) as api:
             return any(n["live"] for n in api.nodes() if n["node"] == "n2")
 
 
 @pytest.fixture(scope="module")
 def second(platform: Shell) -> Iterator[Second]:
-    """A second node, which ends with all it started."""
+    """A second node; it is stopped at the end with all that it started."""
     node = Second(platform)
     try:
         yield node
@@ -73,7 +73,7 @@ def second(platform: Shell) -> Iterator[Second]:
 
 
 def udo(platform: Shell, *args: str | Path, code: int = 0, **env: str) -> Result:
-    """The command in this process, which costs a tenth of one of its own."""
+    """Run the command in this process, at a tenth of the cost of a process of its own."""
     given = {**{k: None for k in os.environ if k.startswith("UDO_")}, "UDO_HOME": str(platform.home), **env}
     done = CliRunner().invoke(cli, [*map(str, args)], prog_name="udo", env=given)
     assert done.exit_code == code, f"udo {args} ended with {done.exit_code}:\n{done.output}"
@@ -129,7 +129,7 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
     assert json.loads(udo(platform, "update", "two", "2", "--json").stdout)["nodes"] == sorted([here, "n2"])
 
     second.kill()
-    # A registry that took a node for live for half a minute would fail here: its last heartbeat is a few seconds old.
+    # n2's last heartbeat is a few seconds old: a registry that counted a node as live for half a minute would fail here.
     wait_until(lambda: not second.live(), 20, "n2 to count as away")
 
     updated = udo(platform, "update", "two", "3")

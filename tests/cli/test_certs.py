@@ -1,4 +1,4 @@
-"""`udo certs` and a platform by TLS: the two commands that a newcomer types, and what they say when something is wrong."""
+"""`udo certs` and a platform with TLS: the two commands that a newcomer types, and the messages when something is wrong."""
 
 from __future__ import annotations
 

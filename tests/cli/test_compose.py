@@ -1,4 +1,4 @@
-"""docker/compose.yaml for real: registry and node manager in containers, and a job on Spark's standalone master and worker."""
+"""docker/compose.yaml itself: registry and node manager in containers, and a job on Spark's standalone master and worker."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ spark.stop()
 
 @dataclass(frozen=True)
 class Compose:
-    """The compose file in a project of its own, on free ports."""
+    """The compose file as a project of its own, on free ports."""
 
     command: str
     environment: dict[str, str]
 
     def __call__(self, *arguments: str, stdin: str = "", timeout_s: float = 120) -> str:
-        """Standard output of docker-compose, which must succeed."""
+        """Run docker-compose, which must succeed, and return its standard output."""
         command = [self.command, "--file", str(ROOT / "docker" / "compose.yaml"), "--project-name", "udotest", *arguments]
         environment = {**os.environ, **self.environment, "PATH": PATH}
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
@@ -52,7 +52,7 @@ def _free_port() -> str:
 
 @pytest.fixture
 def compose(docker: Daemon, runtime_image: str) -> Iterator[Compose]:
-    """The cluster, up; down with its volumes in the end."""
+    """The cluster, up; it is taken down with its volumes at the end."""
     command = tool("docker-compose", "docker-compose")
     script(docker, "platform.sh", DEBIAN)
     home = Path(tempfile.mkdtemp(prefix="udo-c-"))

@@ -1,5 +1,5 @@
 """The console of a platform in a real browser: updates, rollbacks and canaries by its buttons while events go through the operator, and
-what nodes know."""
+the pages with data from the nodes."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def console(platform: Shell, browser: Browser) -> Browser:
 
 
 def await_state(console: Browser, state: str) -> None:
-    """Of the update whose page is shown; the page looks again by itself."""
+    """Wait until the update on the page is in this state; the page refreshes itself."""
     wait_until(lambda: console.there(f"main > p .state.{state}"), 60, f"the update to be {state}")
 
 
 def begin_canary(console: Browser) -> None:
-    """Of the other version, from the page of the deployment, until all nodes have begun it."""
+    """Begin a canary of the other version from the deployment's page; wait until all nodes have begun it."""
     console.click("With a canary first")
     for field, value in (("percent", "50"), ("for_s", "3600"), ("rollback_if", "errors>0, p99_ms>60000"), ("min_events", "1")):
         console.enter(f"input[name={field}]", value)

@@ -1,4 +1,4 @@
-"""`udo` on a node with the Docker driver: operators on a published runtime base, whole images, and what a bare node pulls."""
+"""`udo` on a node with the Docker driver: operators on a published runtime base, whole images, and images that a bare node pulls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import require
 from tests.support.docker_daemon import Daemon
 from udo_interface import connect
 
-# An interpreter whose protocol runtime is the base's, with an operator baked in: an image nobody packed with udo.
+# A whole image that `udo` did not pack: the base's interpreter and protocol runtime, with an operator baked in.
 WHOLE = """
 FROM {base}
 COPY op.py /opt/own/op.py
@@ -28,7 +28,7 @@ ENV UDO_PYTHONPATH=/opt/own:/opt/udo/runtime
 
 @pytest.fixture(scope="module")
 def base(runtime_image: str) -> str:
-    """The runtime base for this Python, which `udo push` resolves for."""
+    """The runtime base for this Python, which `udo push` looks for."""
     if runtime_image != (wanted := f"udo-runtime-python:cp{sys.version_info.major}{sys.version_info.minor}"):
         require(wanted, f"Debian's Python made {runtime_image}; run the tests with that Python")
     return runtime_image
@@ -36,7 +36,7 @@ def base(runtime_image: str) -> str:
 
 @pytest.fixture
 def node(docker: Daemon, base: str, udo: Shell) -> Iterator[Shell]:
-    """A platform whose node runs containers; down before the daemon is looked through."""
+    """A platform whose node runs containers; it is down before the daemon is checked for left-overs."""
     udo.env |= docker.environment
     udo("up", "--driver", "docker")
     yield udo
@@ -44,7 +44,7 @@ def node(docker: Daemon, base: str, udo: Shell) -> Iterator[Shell]:
 
 
 def ask(node: Shell, deployment: str, a: int) -> int:
-    """One event's answer."""
+    """Send one event and return its answer."""
     answers: list[int] = []
     with connect(deployment, node=str(node.home / "node" / "node.sock")) as client:
         client.add_listener(lambda e: answers.append(e["b"]))
@@ -66,7 +66,7 @@ def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
     (folder / "Dockerfile").write_text(WHOLE.format(base=base))
     docker("build", "--quiet", "--network=none", "--tag=own:2", str(folder))
     node("push", folder, "--image", "own:2")
-    docker("rmi", "own:2")  # what runs now, the node pulls by digest
+    docker("rmi", "own:2")  # the node pulls the running image by digest
     node("update", "t", "2")
     assert ask(node, "t", 1) == 101
 
@@ -74,14 +74,14 @@ def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
     node("update", "t", "3")
     assert ask(node, "t", 1) == 1001
 
-    node("registry", "base", "push", base, "--python", "3.99")  # as if: what counts is that it is not the node's
+    node("registry", "base", "push", base, "--python", "3.99")  # pretend: the tag only has to differ from the node's Python
     node("push", operator(version="4", plus=10_000), "--python", "3.99")
-    node("update", "t", "4")  # as the image it is
+    node("update", "t", "4")  # as a whole image
     assert ask(node, "t", 1) == 10_001
     assert "udo-" in docker("ps", "--filter=label=dev.udo.instance")
 
 
-# What the package form of it would be given and denied; which event makes it fail how.
+# Tries to write and to connect, which the package form of it is denied, and uses the environment given to it; some events make it fail.
 TRIED = """
 import os, socket, time
 from udo_runtime import Operator
@@ -110,7 +110,7 @@ class Run(Operator):
 
 @pytest.fixture
 def image(docker: Daemon, base: str) -> Iterator[Callable[[Path, str], str]]:
-    """Builds a whole image of one module, by the name it had as a package; it is removed at the end."""
+    """Build a whole image of one module, which keeps its name from the package; the image is removed at the end."""
     built = []
 
     def build(folder: Path, module: str) -> str:

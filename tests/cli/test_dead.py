@@ -34,7 +34,7 @@ def send(platform: Shell, deployment: str, values: list[int]) -> list[int]:
 
 @pytest.fixture
 def picky(platform: Shell, operator: Callable[..., Path]) -> Iterator[str]:
-    """A deployment with four dead letters: 13, 14 (version 1 cannot bear either), 13, 14."""
+    """A deployment with four dead letters: 13, 14 (version 1 fails on both), 13, 14."""
     platform("push", operator("picky", "1", body=BODY))
     platform("push", operator("picky", "2", body=FIXED))
     platform("deploy", "picky@1", "--on-error", "dead-letter", "--retries", "1", "--dead-letters", "50")
@@ -69,7 +69,7 @@ def test_letters_are_listed_shown_and_counted(platform: Shell, picky: str) -> No
         [row] = [s for s in platform("top", "--json", "--once").json["slots"] if s["deployment"] == "picky"]
         return row["dead_letters"], row["retries"]
 
-    wait_until(lambda: counted() == (4, 2), 20, "the instance to publish its counters")  # it does once a second
+    wait_until(lambda: counted() == (4, 2), 20, "the instance to publish its counters")  # published once a second
     described = platform("inspect", "picky", "--json").json
     assert (described["policy"], described["limits"]) == ("dead-letter", {"retries": 1.0, "dead_letters": 50.0})
 

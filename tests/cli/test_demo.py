@@ -1,4 +1,4 @@
-"""`udo demo` itself: the main job with real Spark, registry and node; exact, and gone without a trace, also on Ctrl-C."""
+"""`udo demo` itself, with real Spark, registry and node: its report is exact and it leaves nothing behind, also after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEMO_TIMEOUT_S = 240
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A short temporary folder that the demo uses for everything; it must be empty afterwards."""
+    """A short temporary folder for all files of the demo; it must be empty afterwards."""
     try:
         java_home()
     except Unavailable as e:
@@ -41,7 +41,7 @@ def start(scratch: Path, *args: str, **more: str) -> subprocess.Popen[str]:
 
 
 def left(scratch: Path) -> list[str]:
-    """Processes and files of the demo that are still there."""
+    """Return processes and files of the demo that are still there."""
     found = [str(p) for p in scratch.iterdir() if p.name.startswith("udo-")]
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
         words = [*(process.info["cmdline"] or ()), process.info["cwd"] or ""]

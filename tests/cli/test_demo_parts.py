@@ -1,4 +1,4 @@
-"""The parts of the demo without Spark: generator, chunks, pace, and above all the count, which must catch every fault."""
+"""The parts of the demo without Spark: generator, chunks, pace, and above all the count, which must find every fault."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_plan_is_checked_before_anything_starts() -> None:
 
 
 def sink(folder: Path, parts: list[list[tuple[int, str]]], uncommitted: list[tuple[int, str]] | None = None) -> Path:
-    """A file sink as Spark leaves it; each part is a partition of (row, version)."""
+    """Write a file sink as Spark leaves it; each part is a partition of (row, version)."""
     log = folder / "_spark_metadata"
     log.mkdir(parents=True)
 

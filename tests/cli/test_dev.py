@@ -23,7 +23,7 @@ ENDS_S = 30
 
 @contextmanager
 def watching(shell: Shell, *arguments: str | Path) -> Iterator[Callable[[], Any]]:
-    """`udo dev ... --json` in the background; a function that waits for its next line."""
+    """Run `udo dev ... --json` in the background; yield a function that waits for its next line."""
     process = subprocess.Popen(
         shell.command("dev", *arguments, "--json"), env=shell.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -107,7 +107,7 @@ def test_samples_alone_need_no_platform(udo: Shell, tmp_path: Path) -> None:
 
 
 def test_a_save_in_several_steps_is_one(tmp_path: Path) -> None:
-    """Looks are taken by hand here: the folder is as the test leaves it at each of them."""
+    """Each pause of the watcher runs the next step, so each look finds the folder as the test left it."""
     file = tmp_path / "op.py"
     file.write_text("a")
     before = dev.look(tmp_path, dev.Given())

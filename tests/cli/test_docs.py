@@ -1,4 +1,4 @@
-"""What docs/operators.md and docs/cli.md show is true: snippets run, fields and variables exist, exit codes are these."""
+"""docs/operators.md and docs/cli.md are correct: snippets run, fields and variables exist, exit codes match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that tests fork do what started ones do (tests/support/forked.py)."""
+"""Processes that tests fork behave as started ones do (tests/support/forked.py)."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def test_a_forked_process_can_be_awaited_and_signalled(udo: Shell) -> None:
         killed.wait(0)
     killed.kill()
     assert killed.wait(bound(10)) == -signal.SIGKILL
-    killed.terminate()  # no harm to one that has ended
+    killed.terminate()  # harmless to a process that has ended

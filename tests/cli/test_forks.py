@@ -1,4 +1,4 @@
-"""The command starts Java by a fork after it has used gRPC: the child must come through."""
+"""The command can start Java by a fork after it has used gRPC: the child must not abort."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from tests.conftest import bound
 
-# Each child runs a function between fork and exec, as Spark's launch of Java does; without the remedy one in fifty aborts.
+# Each child runs a function between fork and exec, as in Spark's launch of Java; without the remedy one in fifty aborts.
 FORKS = """
 import udo_cli
 import signal, subprocess, sys, tempfile

@@ -1,4 +1,4 @@
-"""--env, --secret and --file: parsed before anything happens, and never telling a secret."""
+"""--env, --secret and --file: they are parsed before anything happens, and no secret is ever shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help: quick, complete, with examples and exit codes; nothing heavy is imported for it."""
+"""Help is quick and complete, has examples and exit codes, and imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that somebody sends one: image archives, recordings, state. Whatever is in them, `udo` says that they are damaged, and soon."""
+"""Files from strangers: image archives, recordings, state. Whatever their content, `udo` soon says that they are damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from udo_protocol.errors import UsageError
 from udo_protocol.formats.recording_file import Recording
 
 INDEX = file("index.json", b"{}")
-# In a process of its own, which may take this much memory and time: the point is that it ends.
+# Limits of the child process that reads each file: the point is that it ends.
 MEMORY_BYTES, WITHIN_S = 1 << 30, 60
 READ = {
     "archive": "from udo_cli.packing import archive; archive.read(sys.argv[1], pathlib.Path('.'))",

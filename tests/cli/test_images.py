@@ -1,4 +1,4 @@
-"""Runtime bases, whole images, provenance and signatures: what `udo push` makes of them, against a real registry."""
+"""Runtime bases, whole images, provenance and signatures: `udo push` against a real registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT, PYTHON = images.tar(bin__run="#!"), images.tar(usr__bin__python3="elf")
 
 @pytest.fixture(autouse=True)
 def amd64() -> None:
-    """A host that runs these images."""
+    """Require a host that can run these images."""
     if host.machine() != "x86_64":
         require("x86_64", f"the images here are for amd64, this host is {host.machine()}")
 
@@ -69,7 +69,7 @@ def test_an_operator_stands_on_the_registrys_base_whose_layers_are_not_sent(
 ) -> None:
     pushed = platform("push", operator("based", "1"), "--json")
     assert pushed.json["base"] == {"reference": BASE, "digest": base}
-    assert pushed.err.count("sending") == 1  # the code
+    assert pushed.err.count("sending") == 1  # the code layer
 
     document = json.loads(api.manifest("based", "1"))
     config = json.loads(api.blob("based", document["config"]["digest"]))
@@ -89,7 +89,7 @@ def test_the_same_files_on_the_same_base_give_the_same_digest_and_another_base_a
 ) -> None:
     digests = {platform("push", operator("twin", "1"), "--dry-run", "--json").json["digest"] for _ in range(2)}
     assert len(digests) == 1
-    labels = {"dev.udo.python_tag": "cp39"}  # a base for others
+    labels = {"dev.udo.python_tag": "cp39"}  # a base for another Python
     path = images.docker_archive(tmp_path / "b.tar", images.tar(other="x"), Labels=labels)
     other = platform("registry", "base", "push", path, "--json").json["reference"]
     assert other == "udo/runtime-python:cp39-linux_x86_64"
@@ -117,7 +117,7 @@ def test_skopeo_reads_an_operator_on_a_base(platform: Shell, operator: Operators
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    whole = platform("push", operator("sko", "2"), "--image", tmp_path / "out", "--json").json  # and back as a whole image
+    whole = platform("push", operator("sko", "2"), "--image", tmp_path / "out", "--json").json  # back again, as a whole image
     assert whole["version"] == "2" and len(whole["layers"]) == 3
 
 
@@ -172,7 +172,7 @@ def test_what_is_no_image_is_refused_by_name(
 
 
 def test_an_image_for_other_programs_of_the_index_is_passed_over(platform: Shell, operator: Operators, tmp_path: Path) -> None:
-    notes = [{"digest": "sha256:" + "0" * 64, "platform": {"os": "unknown", "architecture": "unknown"}}]  # an attestation of buildx
+    notes = [{"digest": "sha256:" + "0" * 64, "platform": {"os": "unknown", "architecture": "unknown"}}]  # an attestation by buildx
     path = images.oci_layout(tmp_path / "l", ROOT, more=notes)
     assert len(platform("push", operator("many"), "--image", path, "--json").json["layers"]) == 1
     assert "do not apply" in platform("push", operator("many"), "--image", path, "--python", "3.12", code=2).err
@@ -221,7 +221,7 @@ def test_a_version_tells_where_it_comes_from_and_who_uses_it(platform: Shell, op
     platform("update", "told", "2")
     assert "is what a rollback of told would lead to" in platform("registry", "delete", "told@1", code=4).err
     assert platform("inspect", "told@1", "--json").json["used_by"]["deployments"] == [{"name": "told", "wanted": False}]
-    assert platform("push", folder, "--json").json["digest"] == digest  # again, from elsewhere: nothing new is attached
+    assert platform("push", folder, "--json").json["digest"] == digest  # again, from another folder: nothing new is attached
     assert platform("inspect", "told@1", "--json").json["provenance"] == made
     platform("undeploy", "told")
     assert "NAME@VERSION" in platform("registry", "delete", "told", code=2).err
@@ -265,7 +265,7 @@ def test_a_version_that_a_query_has_asked_for_is_not_deleted(platform: Shell, op
 def test_docker_runs_what_was_put_on_a_base_that_docker_built(
     platform: Shell, operator: Operators, docker: Daemon, runtime_image: str, base: str
 ) -> None:
-    """Base from the daemon into the registry, an operator on it without the daemon, and back: its code runs in the container."""
+    """Push a base from the daemon, push an operator on it without the daemon, then pull: the operator's code runs in the container."""
     published = platform("registry", "base", "push", runtime_image, "--json", **docker.environment).json["reference"]
     source = "VALUE = 42\n" + OPERATOR.format(body="pass", plus=1)
     done = platform("push", operator("contained", "1", source=source), "--base", published, "--json").json

@@ -1,4 +1,4 @@
-"""`udo init` and `udo test`: from nothing to a tested operator, and what is said when it fails."""
+"""`udo init` and `udo test`: from nothing to a tested operator, and the messages when it fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 SAMPLES = sorted(p.name for p in EXAMPLES.iterdir() if p.is_dir())
 
 
-# Prints what each of its attempts fails with, then fails with what the last one does.
+# Prints the traceback of each attempt that fails, then fails itself on a connection, which the sandbox refuses.
 EACH_REFUSED = """
 import socket, traceback
 from udo_runtime import operator
@@ -76,7 +76,7 @@ def test_a_skeleton_never_hides_a_module_of_python(udo: Shell, tmp_path: Path) -
 def test_every_example_answers_its_sample_events(udo: Shell, example: str) -> None:
     done = udo("test", EXAMPLES / example, "--json").json
     assert done["answers"]
-    some = ("card_testing", "news_moves", "trade_quotes")  # patterns, and what waits for event time, answer some events only
+    some = ("card_testing", "news_moves", "trade_quotes")  # patterns, and operators that wait for event time, answer some events only
     assert done["events"] == len(done["answers"]) or example in some
 
 
@@ -118,7 +118,7 @@ def test_events_that_do_not_fit_are_named(udo: Shell, tmp_path: Path, operator: 
 def test_a_throwing_operator_shows_its_traceback_and_the_event(udo: Shell, operator: Callable[..., Path]) -> None:
     err = udo("test", folder := operator(body="assert 2 not in batch.column('a').to_pylist(), 'two'"), code=6).err
     assert "AssertionError: two" in err
-    assert f'"{folder}/op.py"' in err  # where it was written, not where the trial had it
+    assert f'"{folder}/op.py"' in err  # the path where it was written, not its copy in the trial
     assert 'offending event: {"a": 2}' in err
     assert "udo_runtime/execution/load.py" not in err
 
@@ -218,7 +218,7 @@ def test_a_trial_has_the_sandbox_and_the_limits_of_production(udo: Shell, operat
     }
     said = udo("test", operator(source=EACH_REFUSED.format(tried=list(refused))), code=6).err
     assert [why for why in [*refused.values(), "the node's sandbox gives operators no network"] if why not in said] == []
-    with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts connections
         calls, named = "import socket; [socket.create_connection(('localhost', %d), 5) for _ in range(2)]", server.getsockname()[1]
         allowed = operator(body=calls % named)
         text = (allowed / "operator.toml").read_text()

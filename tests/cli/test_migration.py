@@ -43,12 +43,12 @@ def test_a_new_state_version_is_tried_then_updated_to_and_state_goes_on(platform
     assert [e["expires"] for e in shown if e["key"] == 7] == ["2030-01-01T00:00:00+00:00"]
     exported = platform("state", "export", "visits", ONE, tmp_path / "visits.state", "--json").json
     assert exported["state_version"] == 1
-    # The former version cannot read it, but the state from before the update is kept, and the input since.
+    # The former version cannot read it, but the state from before the update and the input since then are kept.
     platform("rollback", "visits")
     assert run(visits, ONE, 3, [1, 9]) == [4, 2]
     assert run(visits, TWO, 2, [5]) == [4]
     assert show(platform, ONE) == {1: 4, 2: 1, 7: 1, 9: 2}
-    # And forward again; what was kept goes with a change of the state from outside.
+    # And forward again; a change of the state from outside discards what was kept.
     platform("update", "visits", "2")
     assert run(visits, ONE, 4, [1]) == [5]
     platform("state", "drop", "visits", TWO, "--yes", "--force")

@@ -17,7 +17,7 @@ from udo_protocol.node.api import NodeClient
 
 
 def groups(platform: Shell) -> dict[int, str]:
-    """Slot -> its key groups, as `udo status` shows them."""
+    """Return slot -> its key groups, as `udo status` shows them."""
     return {
         s["slot"]: s["groups"] for s in platform("status", "--json").json["node"]["slots"] if s["deployment"] == "visits" and s["groups"]
     }
@@ -47,7 +47,7 @@ def test_key_groups_are_spread_and_moved_by_command_and_status_shows_where_they_
 
 
 def _whole(platform: Shell) -> dict[int, list[int]]:
-    """Slot -> its key groups; each is in one."""
+    """Return slot -> its key groups, all of which must be in exactly one slot."""
     found = {slot: ranges.parsed(shown, 128) for slot, shown in groups(platform).items()}
     assert sorted(g for slot in found.values() for g in slot) == list(range(128))
     return found
@@ -79,10 +79,10 @@ def test_a_plan_runs_in_rounds_and_goes_on_where_it_was_stopped(platform: Shell,
             try:
                 told = process.communicate(timeout=bound(60))[1]
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGABRT)  # says where it hangs
+                process.send_signal(signal.SIGABRT)  # prints where it hangs
                 told = process.communicate(timeout=bound(60))[1]
         finally:
-            process.kill()  # or leaving the block would wait for it
+            process.kill()  # otherwise leaving the block would wait for it
     assert process.returncode == ExitCode.INTERRUPTED, told
     assert "the same command again goes on with the rest" in told
     assert _whole(platform)[second], "it was stopped before its end"

@@ -1,4 +1,4 @@
-"""Text from outside, in tables of the command line, is shown as it is."""
+"""Text from outside is shown as it is in tables of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `udo push` packs: the same bytes for the same files, dependencies as a layer of their own, and clear refusals."""
+"""The package that `udo push` makes: equal bytes for equal files, dependencies as a layer of their own, and clear refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_commands_package_has_all_that_npm_installed_and_nothing_that_was_buil
     for inside in (*kept, "node_modules/.package-lock.json", "node_modules/.bin/c", "target/x.class", ".npmrc"):
         (folder / inside).parent.mkdir(parents=True, exist_ok=True)
         (folder / inside).write_text("x")
-    (folder / "node_modules" / "own").symlink_to("../packages/own")  # as npm installs a package of the folder
+    (folder / "node_modules" / "own").symlink_to("../packages/own")  # npm installs a package inside the folder as such a link
     (folder / "packages" / "own" / "node_modules").mkdir()
     (folder / "packages" / "own" / "node_modules" / "own").symlink_to("..")
     linked = {"node_modules/own/own.js", "packages/own/node_modules/own/own.js"}
@@ -95,7 +95,7 @@ def test_dependencies_become_a_layer_of_their_own_that_the_operator_can_import(
         assert all(m.mtime == 0 and m.uid == 0 for m in tar)
     assert "opt/udo/deps/udo_sample_dep.py" in names
     assert not any(n.endswith(("RECORD", "direct_url.json", ".lock")) for n in names)
-    wheel(tmp_path, "udo_sample_dep", 42)  # a local file may change under its name
+    wheel(tmp_path, "udo_sample_dep", 42)  # a local file may change without changing its name
     assert udo("test", folder, "--json").json["answers"] == [{"b": 42}, {"b": 42}]
 
 
@@ -171,7 +171,7 @@ def test_what_no_node_would_unpack_is_refused_before_it_is_pushed(udo: Shell, op
     folder = operator()
     (folder / "line\nbreak.txt").write_text("x")
     said = "refused: layer code: the name 'opt/udo/code/line\\nbreak.txt' has control characters"
-    for elsewhere in ((), ("--platform", "linux_aarch64")):  # also where nothing else can be checked
+    for elsewhere in ((), ("--platform", "linux_aarch64")):  # also for a platform whose code cannot be tried here
         assert said in udo("push", folder, "--dry-run", *elsewhere, code=4).err
 
 

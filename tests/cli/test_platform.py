@@ -1,4 +1,4 @@
-"""The command line against a real registry and a real node manager: push, deploy, update, roll back, look, stop."""
+"""The command line against a real registry and a real node manager: push, deploy, update, rollback, status, stop."""
 
 from __future__ import annotations
 
@@ -427,7 +427,7 @@ def test_down_leaves_nothing_running_even_after_the_node_manager_was_killed(oper
     assert own.running()
     assert "registry" in own("down", "--json").json["stopped"]
     assert own.running() == []
-    assert own("up", "--json").json["started"] == ["registry", "node"]  # what was deployed comes back
+    assert own("up", "--json").json["started"] == ["registry", "node"]  # deployments come back
     wait_until(lambda: own("ls", "deployments", "--json").json["deployments"][0]["nodes"][0]["state"] == "answering", 60, "t answering")
     own("down")
     assert own.running() == []

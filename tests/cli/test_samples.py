@@ -1,4 +1,4 @@
-"""What was packed answers its samples on an ordinary instance: for `udo test`, and before `udo push` sends anything."""
+"""A packed operator answers its samples on an ordinary instance: for `udo test`, and for `udo push` before anything is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Operators = Callable[..., Path]
 
 def test_what_fails_on_its_samples_is_pushed_only_if_they_are_left_out(platform: Shell, operator: Operators) -> None:
     folder = operator("picky", body="assert os.environ['MODE'] == 'live', 'not live'", source="")
-    said = platform("push", folder, code=6, MODE="live").err  # its own environment has none of this one's
+    said = platform("push", folder, code=6, MODE="live").err  # the operator does not inherit this environment
     assert "KeyError: 'MODE'" in said and "It has to answer events.json to be pushed" in said and "--no-samples" in said
     assert "picky" not in platform("ls").out
     assert "2 events, 2 answers" in platform("push", folder, "--env", "MODE=live", "--version", "2").err
@@ -79,7 +79,7 @@ def test_an_interrupted_trial_leaves_nothing(udo: Shell, operator: Operators) ->
     trial = subprocess.Popen(udo.command("test", folder), env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert trial.stderr is not None
     with trial.stderr:
-        while "begins" not in trial.stderr.readline():  # its output comes while it works
+        while "begins" not in trial.stderr.readline():  # its output is passed on while it works
             assert trial.poll() is None
         os.killpg(trial.pid, signal.SIGINT)
         assert trial.wait(bound(60)) == 130
@@ -94,7 +94,7 @@ def test_what_a_deployment_would_be_refused_is_refused_to_a_trial(udo: Shell, op
 
 
 def _deep(below: Path) -> Path:
-    """A folder whose path no socket in it can have."""
+    """Return a folder too deep for the path of any socket in it."""
     made = below / ("d" * 100)
     made.mkdir()
     return made

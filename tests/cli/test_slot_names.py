@@ -1,4 +1,4 @@
-"""Slots are named by their numbers, over nodes behind the node's name."""
+"""Slots are named by number, preceded by the node's name if there are several nodes."""
 
 from __future__ import annotations
 

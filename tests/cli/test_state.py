@@ -58,7 +58,7 @@ def test_a_key_that_waits_for_a_timer_and_has_no_state_is_counted_and_shown(plat
     assert {k: e["state"] for k, e in shown.items()} == {1: {"n": 1}, 2: {"n": 1}, 10: {}, 11: {}, 14: {}}
     assert {tuple(e["timers"]) for e in shown.values()} == {("2020-01-01T01:00:00+00:00",)}
     Attempt.at_node(node, "reminders", ONE, 1, 2).run([1], 3600)
-    Attempt.at_node(node, "reminders", ONE, 2, 3).run([1], 3601)  # the first ones fire
+    Attempt.at_node(node, "reminders", ONE, 2, 3).run([1], 3601)  # the timers of epoch 0 fire
     assert [s.keys for s in node.sessions("reminders").sessions] == [2]
     platform("undeploy", "reminders", "--drop-state")
 
@@ -83,7 +83,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     under_way = Attempt.at_node(visits, "visits", ONE, 2, 9)
     under_way.send([1, 1, 5])
     under_way.answers()
-    run(visits, TWO, 0, [3])  # makes it durable
+    run(visits, TWO, 0, [3])  # makes them durable
     made = platform("state", "export", "visits", ONE, file, "--force", "--json").json
     assert (made["keys"], made["last_ended"], made["key"]) == (3, 1, [["a", "int64"]])
     assert platform("state", "export", "visits", ONE, file, code=4).err.count("--force") == 1
@@ -102,7 +102,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
 def test_a_file_from_the_middle_of_a_micro_batch_says_so_and_is_for_its_own_query_only(
     platform: Shell, visits: NodeClient, tmp_path: Path
 ) -> None:
-    """Of two partitions the first has completed epoch 2."""
+    """Two partitions, of which only the first has completed epoch 2."""
     even, odd = (Attempt.at_node(visits, "visits", ONE, 2, 9 + p, groups=range(p, KEY_GROUPS, 2)) for p in (0, 1))
     assert even.run([2, 2]) == [2, 3]
     file = tmp_path / "visits.state"

@@ -1,4 +1,4 @@
-"""`udo update --diff` and `--canary` as their users run them, with clients that come and go meanwhile."""
+"""`udo update --diff` and `--canary` as users run them, while clients come and go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Operators = Callable[..., Path]
 
 @pytest.fixture
 def deployed(platform: Shell, operator: Operators, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A deployment of version 1 (b = a + 1) of an operator that has the versions 2 (b = a + 2) and 3 (b = a + 1), too."""
+    """A deployment of version 1 (b = a + 1) of an operator with the further versions 2 (b = a + 2) and 3 (b = a + 1)."""
     name = f"trial{abs(hash(request.node.name)) % 10**6}"
     for version, plus in (("1", 1), ("2", 2), ("3", 1)):
         platform("push", operator(name, version, plus=plus, body=f"version = {version}"))

@@ -1,4 +1,4 @@
-"""A user whom the host does not know by name, as containers have: works, or is told what to set."""
+"""A user whose name the host does not know, as in containers: commands work, or say what to set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = ("unshare", "--user", "--map-user=54321", "--map-group=54321")
 
 
 def as_nobody_known(home: Path | None, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """`udo WORDS` as a user without a name and a home."""
+    """Run `udo WORDS` as a user without a name and a home."""
     if shutil.which("unshare") is None or subprocess.run([*UNKNOWN, "true"], capture_output=True, check=False).returncode:
         require("unshare --user", "apt-get install -y util-linux, and user namespaces")
     shell = Shell(home or Path())
