@@ -1,4 +1,4 @@
-"""Real node managers in processes of their own, operators given as source text, callers that push and collect."""
+"""Node managers in processes of their own, operators given as source text, and callers that push and collect."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(batch):
 
 
 def add(n: int) -> str:
-    """Source of an operator that answers b = a + n."""
+    """Return the source of an operator that answers b = a + n."""
     return ADD.format(n=n)
 
 
@@ -62,7 +62,7 @@ def put_image(
     dependencies: Mapping[str, str] | None = None,
     **manifest: Any,
 ) -> str:
-    """An operator in the node's image cache, as if it had been pulled; its digest."""
+    """Put an operator into the node's image cache, as if it had been pulled; return its digest."""
     fields: dict[str, Any] = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}, **manifest}
     m = Manifest(name=name, version=version, **fields)
     digest = "sha256:" + hashlib.sha256((m.model_dump_json() + source + repr(dependencies)).encode()).hexdigest()
@@ -102,7 +102,7 @@ class Lane:
         self.sent = n
 
     def receive(self, timeout_s: float = 20.0) -> Frame:
-        """The next answer."""
+        """Wait for the next answer."""
         begun = time.monotonic()
         while not self._pending:
             left_ms = int((begun + bound(timeout_s) - time.monotonic()) * 1000)
@@ -111,7 +111,7 @@ class Lane:
         return self._pending.pop(0)
 
     def values(self, frame: Frame) -> list[Any]:
-        """Column `b` of an answer."""
+        """Return column `b` of an answer."""
         return frame.batch(self.end.schema(frame.header.schema)).column("b").to_pylist()  # type: ignore[no-any-return]
 
     def ask(self, value: int, timeout_s: float = 20.0) -> Any:
@@ -139,7 +139,7 @@ class Daemon:
         return self
 
     def log(self) -> str:
-        """What it logged."""
+        """Return the node manager's log."""
         return (self.home.parent / "manager.log").read_text()
 
     def kill(self) -> None:
@@ -150,7 +150,7 @@ class Daemon:
         self.api.close()
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
-        """Ask it to stop all; its exit status."""
+        """Ask it to stop itself and all it started; return its exit status."""
         assert self.process is not None
         self.process.send_signal(signum)
         status = self.process.wait(bound(40))
@@ -158,30 +158,30 @@ class Daemon:
         return status
 
     def deploy(self, source: str, *, name: str = "d", config_json: str = "{}", wait_ms: int = 30_000, **image: Any) -> str:
-        """Put the image and deploy it; its digest."""
+        """Put the image and deploy it; return its digest."""
         digest = put_image(self.home, source, **image)
         operator, version = image.get("name", "t"), image.get("version", "1")
         self.api.deploy(name, operator, version, digest, config_json, wait_ms)
         return digest
 
     def slot(self, name: str = "d") -> Any:
-        """Status of the deployment's own slot."""
+        """Return the status of the deployment's own slot."""
         return next(s for s in self.api.status().slots if s.deployment == name and not s.pinned)
 
     def records(self) -> list[dict[str, Any]]:
-        """What it has noted of each instance there is."""
+        """Return the records of all its instances."""
         found = []
         for path in (self.home / "handles").glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):  # it has just gone
+            with contextlib.suppress(FileNotFoundError):  # the instance has just gone
                 found.append(json.loads(path.read_text()))
         return found
 
     def loading(self) -> int:
-        """Number of instances that load."""
+        """Return the number of instances that are loading."""
         return sum(record["state"] == "loading" for record in self.records())
 
     def processes(self) -> list[psutil.Process]:
-        """All processes that belong to this home: servers, watchdog, instances."""
+        """Return all processes that belong to this home: servers, watchdog, instances."""
         found = []
         for p in psutil.process_iter(["cmdline", "cwd", "status"]):
             words = [*(p.info["cmdline"] or []), p.info["cwd"] or ""]
@@ -193,7 +193,7 @@ class Daemon:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """An empty home with a path short enough for sockets."""
+    """An empty home whose path is short enough for sockets."""
     try:
         find_server(os.environ.get("UDO_SERVER"))
     except Unavailable as e:
@@ -205,7 +205,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def home_daemon(home: Path) -> Iterator[Daemon]:
-    """A node manager for the test to start; nothing of it may be left when the test ends."""
+    """A node manager for the test to start; no process of it may be left when the test ends."""
     d = Daemon(home)
     try:
         yield d
@@ -213,7 +213,7 @@ def home_daemon(home: Path) -> Iterator[Daemon]:
         with contextlib.suppress(UdoError, subprocess.TimeoutExpired):
             if d.process is not None and d.process.poll() is None:
                 d.stop()
-        _, left = psutil.wait_procs(d.processes(), timeout=bound(5))  # one that has ended is there until it is reaped
+        _, left = psutil.wait_procs(d.processes(), timeout=bound(5))  # a process that has ended stays visible until it is reaped
         for p in left:
             with contextlib.suppress(psutil.Error):
                 p.kill()
@@ -228,7 +228,7 @@ def daemon(home_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def manager(home: Path) -> Iterator[Manager]:
-    """A node manager within this process; whatever the test did, nothing of it is left running."""
+    """A node manager within this process; it is stopped with all it started, however the test ended."""
     made = Manager(NodeSettings(home, "n"))
     made.lock_home()
     made.start()
@@ -245,7 +245,7 @@ def manager(home: Path) -> Iterator[Manager]:
 
 @pytest.fixture
 def api(manager: Manager) -> Iterator[NodeClient]:
-    """A client of `manager`."""
+    """A client for `manager`."""
     server = RpcServer(manager)
     server.start()
     with contextlib.closing(connect_node(manager.settings.socket)) as node:

@@ -1,4 +1,4 @@
-"""Who gets in where on the two servers: an instance's user has its slot's keys and its commands, and nothing else."""
+"""Access rules of the two servers: an instance's user reaches its slot's keys with its commands, and nothing else."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_instance_reaches_no_other_slots_keys(node: Node) -> None:
     assert manager.call("GET", f"{OTHER}emitted") == b"5"
 
 
-# Of other deployments and slots whose names begin or end alike.
+# Slots of other deployments, and other slots, whose names begin or end alike.
 @pytest.mark.parametrize("other", [OTHER, "udo:mine:1:", "udo:mine:00:", "udo:mine2:0:", "udo:min:0:", "udo:mine:0:0:", "udo:mine:0"])
 @pytest.mark.parametrize("user", ["i1", "c1", "lane"])
 def test_nobody_reaches_a_slot_of_a_neighbouring_name(node: Node, user: str, other: str) -> None:
@@ -202,7 +202,7 @@ def test_an_instance_and_a_lane_do_all_that_the_protocol_asks_of_them(node: Node
     slot.promote(state, manager, MINE, token)
     lane = lane_end.LaneEnd(node.connect("lane"), MINE, "l1")
     lane.open(b"schema")
-    for n, body in ((1, b"x"), (2, b"y" * 40_000)):  # small ones and large ones travel differently
+    for n, body in ((1, b"x"), (2, b"y" * 40_000)):  # small and large frames travel differently
         frame = [*encode(Header(lane="l1", number=n, kind=DATA, schema=b"s" * 8)), b""]
         assert lane.push(n, n - 1, frame).status is lane_end.Push.ACCEPTED, body
 
@@ -345,7 +345,7 @@ def _replaced(daemon: Daemon, role: str, run_id: str) -> bool:
 
 
 def _counts(daemon: Daemon, epoch: int) -> bool:
-    """The epoch, tried again as Spark would while the slot comes back."""
+    """Attempt the epoch, as Spark does again and again while the slot comes back; return whether it counted."""
     try:
         with contextlib.closing(Attempt.at_node(daemon.api, "d", "s", epoch, next(_attempts))) as attempt:
             return attempt.run([1]) == [epoch + 2]

@@ -1,4 +1,4 @@
-"""A deployment whose slots are on several nodes: any node answers where they are, and an epoch counts in all of them or in none."""
+"""A deployment with slots on several nodes: any node tells where they are, and an epoch counts in all slots or in none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from udo_cli import state_file
 from udo_protocol.errors import Conflict, NodeAway, SlotsAway, StateElsewhere, StateLost, UdoError, UsageError
 
 pytestmark = pytest.mark.long
-# Answers a key's timer with the key, a second behind its event.
+# Sets a timer one second after each event; when it fires, the answer is the key.
 TIMED = """
 import datetime as dt
 from udo_runtime import Operator
@@ -44,7 +44,7 @@ class run(Operator):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Nodes a and b with the slots of `count` (keyed) and `add`, and c, which has none and only calls."""
+    """Nodes a and b with the slots of `count` (keyed) and `add`, and c, which has no slots and only calls."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
     with nodes(top, "a", "b", "c", listening="ab") as made:
         made.deploy("count", COUNT.format(version=1), slots=3, **KEYED)
@@ -69,7 +69,7 @@ def test_a_keyed_query_counts_right_over_the_slots_of_all_nodes_whichever_node_i
 def test_the_watermark_is_one_over_all_nodes(cluster: Nodes) -> None:
     cluster.deploy("timed", TIMED, slots=2, **KEYED, event_time={"column": "t"}, input={"a": "int64", "t": "timestamp[us]"})
     job = Job(cluster.address("a"), "timed", times=True, tls=cluster.tls)
-    low, high = 5, 100  # key groups of the first slot, and of the second
+    low, high = 5, 100  # a key group of the first slot, and one of the second
     assert job.epoch(0, [[low]], second=0) == [0]
     assert job.epoch(1, [[high]], second=10) == [0], "time has gone on for both, from the next epoch on"
     assert sorted(job.epoch(2, [[high]], second=10)) == [0, low], "the first slot's timer, by the second one's event"
@@ -100,7 +100,7 @@ def test_while_a_node_is_away_stateless_lanes_go_elsewhere_and_keyed_state_waits
 
 
 def test_a_node_that_comes_back_without_its_disk_is_noticed_even_in_a_querys_first_epoch(cluster: Nodes) -> None:
-    """Nothing else would tell: to its slots the query is new, and another partition's events are lost."""
+    """Nothing else would show the loss: to b's new slot the query is new, and the events of another partition are gone."""
     job = Job(cluster.address("a"), "count", "first", tls=cluster.tls)
     even, odd = {"partition": 0, "partitions": 2}, {"partition": 1, "partitions": 2}
     assert [b % 1000 for b in job.epoch(0, [[0, 50, 100]], **even)] == [1, 1, 1], "on a, b and a"
@@ -262,7 +262,7 @@ def test_a_canary_and_a_diff_of_a_keyed_deployment_are_tried_in_the_slots_of_all
 
 
 def test_a_version_that_cannot_read_the_newer_ones_state_comes_back_on_all_nodes(cluster: Nodes) -> None:
-    """Also after a node manager was killed; and on none if the queue server of one was, which had the input since the update."""
+    """Also after a node manager was killed; but on no node if the queue server of one was, which held the input since the update."""
     cluster.deploy("back", COUNT.format(version=1), slots=3, **KEYED)
     job, keys = Job(cluster.address("c"), "back", tls=cluster.tls), list(range(0, 120, 2))
     assert job.epoch(0, [keys]) == [1001] * 60

@@ -1,4 +1,4 @@
-"""Queries on a deployment over three nodes, whose instances, managers and servers die while an epoch is under way: each counts once."""
+"""Queries on a deployment over three nodes whose instances, managers and servers die in the middle of an epoch: each epoch counts once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOTS = 4
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Three nodes with the slots of `count`: a has two of them."""
+    """Three nodes with the slots of `count`; a has two of them."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
     with nodes(top, *NODES, listening=NODES) as made:
         made.deploy("count", COUNT.format(version=1), slots=SLOTS, **KEYED)
@@ -34,34 +34,34 @@ def cluster() -> Iterator[Nodes]:
 
 
 class Strikes:
-    """What may happen to a node, or to the deployment, while a query's epoch is under way."""
+    """Things that may happen to a node, or to the deployment, in the middle of a query's epoch."""
 
     def __init__(self, cluster: Nodes, query: Query) -> None:
         self._cluster, self._query = cluster, query
 
     def instance(self, node: str) -> None:
-        """One of its instances dies."""
+        """Kill one of its instances."""
         api = self._cluster.daemons[node].api
         wait_until(lambda: any(s.pid for s in api.status().slots), 30, f"an instance on {node}")
         os.kill(self._query.orders.choice([s.pid for s in api.status().slots if s.pid]), signal.SIGKILL)
 
     def manager(self, node: str) -> None:
-        """Its manager dies; servers and instances go on."""
+        """Kill its manager and start it again; servers and instances go on."""
         self._cluster.daemons[node].kill()
         self._cluster.start(node)
 
     def lost(self, node: str) -> None:
-        """All of its processes die; its disk stays."""
+        """Kill all of its processes and start it again; its disk stays."""
         self._cluster.lose(node)
         self._cluster.start(node)
 
     def stopped(self, node: str) -> None:
-        """It is stopped, so that the registry does not know it for a while."""
+        """Stop its manager and start it again: the registry does not know the node for a while."""
         self._cluster.daemons[node].stop()
         self._cluster.start(node)
 
     def update(self, _: str) -> None:
-        """The deployment goes to its next version."""
+        """Update the deployment to its next version."""
         client, query = self._cluster.client, self._query
         query.version = int(client.deployment("count")["version"]) + 1
         self._cluster.push("count", str(query.version), COUNT.format(version=query.version), **KEYED)
@@ -86,6 +86,6 @@ def test_epochs_count_once_whatever_dies_on_whichever_node_while_they_are_under_
     query = Query(cluster, f"seed {seed}")
     orders, strikes = query.orders, Strikes(cluster, query)
     for what in orders.sample(KINDS * 2, 2 * len(KINDS)):
-        if orders.random() < 0.3:  # between two epochs: its tasks are ended before it is started again
+        if orders.random() < 0.3:  # between two epochs: its tasks end before it is started again
             query.restart()
         query.tried("".join(orders.choices(NODES, k=2)), partial(getattr(strikes, what), orders.choice(NODES)))

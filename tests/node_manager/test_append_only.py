@@ -1,4 +1,4 @@
-"""A state server whose file is damaged: what is unreadable is cut with a copy kept, or refused with a remedy; real servers."""
+"""A state server with a damaged file: unreadable bytes are cut off and a copy kept, or refused with a remedy; real servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GARBAGE = b"\x00\xff garbage *3\r\n$3\r\nS"
 
 @contextlib.contextmanager
 def servers(home: Path, *, cut_state: bool = False) -> Iterator[Servers]:
-    """Both servers of a node, which end with the block."""
+    """Run both servers of a node until the block ends."""
     wanted = NodeSettings(home, "n1", cut_state=cut_state)
     wanted.prepare()
     running = Servers(wanted, lambda _: None)
@@ -32,14 +32,14 @@ def servers(home: Path, *, cut_state: bool = False) -> Iterator[Servers]:
 
 
 def values(running: Servers) -> list[bytes | None]:
-    """What the state server knows of the three values of `written`."""
+    """Return the three values of `written` on the state server; None for a missing one."""
     with contextlib.closing(running.connect("state")) as state:
         return list(state.call("MGET", *(f"udo:d:0:m:query{n}" for n in (1, 2, 3))))
 
 
 @pytest.fixture
 def written(home: Path) -> Path:
-    """The file of a state server that has stopped; one write alone, one in a MULTI, one alone."""
+    """The file of a stopped state server, with three writes: one alone, one in a MULTI, one alone."""
     with servers(home) as running, contextlib.closing(running.connect("state")) as state:
         state.call("SET", "udo:d:0:m:query1", "one")
         state.call("MULTI")
@@ -60,7 +60,7 @@ def test_garbage_behind_the_last_write_is_cut_off_and_a_copy_kept(home: Path, wr
     assert "no complete write among them" in told
     (copy,) = written.parent.glob("*.unreadable")
     assert copy.read_bytes() == whole + GARBAGE and str(copy) in told
-    with servers(home) as running:  # told as long as the copy is there
+    with servers(home) as running:  # the remark stays as long as the copy is there
         assert running.remark("state") == told
         copy.unlink()
         assert running.remark("state") == ""
@@ -122,6 +122,6 @@ def test_what_is_left_is_the_longest_beginning_of_whole_steps(tmp_path: Path, si
 
 
 def _step(count: int, size: int) -> bytes:
-    """`count` commands; several are one MULTI."""
+    """Return `count` commands, as one MULTI if there are several."""
     command = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%s\r\n" % (size, b"v" * size)
     return command if count == 1 else b"*1\r\n$5\r\nMULTI\r\n" + command * count + b"*1\r\n$4\r\nEXEC\r\n"

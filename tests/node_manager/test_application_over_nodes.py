@@ -1,5 +1,5 @@
-"""An application's deployment over two nodes: a replica that was granted moves to the other node, and no answer changes; nor with state,
-when its key groups go there, whoever dies meanwhile.
+"""An application's deployment over two nodes: a granted replica moves to the other node, and no answer changes; with state, its key groups
+move along, whichever process dies meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pair() -> Iterator[Nodes]:
 
 
 def callers(pair: Nodes) -> Callers:
-    """Lanes one after the other, asked for at each node in turn; every answer is checked."""
+    """Load through one lane after another, opened at each node in turn; every answer is checked."""
 
     def once(thread: int, turn: int) -> int:
         came = answers(pair.daemons["ab"[thread]].api, "d", f"{thread}-{turn}", list(range(WINDOW)), tls=pair.tls)
@@ -57,7 +57,7 @@ def callers(pair: Nodes) -> Callers:
 
 
 def granted(pair: Nodes, load: Callers, number: int, kind: str, node: str, before: int, target: str, expected: tuple[str, ...]) -> None:
-    """Propose as that node until the placement is as expected. The real one tells something else every other second."""
+    """Propose as that node until the placement is as expected: every other second the real one replaces the proposal by its own."""
     plan = {"operator": "d", "kind": kind, "replicas": before, "gain": 3.0, "cost_ms": 1.0, "why": "test", "target": target}
     part = {"deployment": "d", "response_ms": 1.0, "number": number, "replicas": before, "proposals": [plan]}
     placed = lambda: tuple(pair.client.deployment("d")["placement"]["nodes"])  # noqa: E731
@@ -102,7 +102,7 @@ STRIKES = ("source_manager", "target_manager", "source_node", "owners", "registr
 
 
 class Keyed:
-    """Deployment `count` with slots on a, b and a; steps that its application grants, in the middle of which something dies."""
+    """Deployment `count` with slots on a, b and a, and steps granted by its application, during which something dies."""
 
     def __init__(self, cluster: Nodes) -> None:
         self.cluster, self._number = cluster, 1_000_000
@@ -113,7 +113,7 @@ class Keyed:
         return dict(self.cluster.client.deployment("count")["placement"])
 
     def phase(self) -> str:
-        """How far a step is; '' when none is under way."""
+        """Return the phase of the step under way; '' if there is none."""
         found = self.placement
         if (step := found.get("step")) is None:
             return ""
@@ -124,7 +124,7 @@ class Keyed:
         return "begun" if step["source"] in found["groups"] and step["to"] not in found["groups"] else "moved"
 
     def begin(self, kind: str, node: str, target: str = "") -> None:
-        """Propose as that node until the step is under way; the real one tells something else every other second."""
+        """Propose as that node until the step is under way: every other second the real one replaces the proposal by its own."""
         self._number += 1
         before = self.placement["nodes"].count(node)
         plan = {"operator": "count", "kind": kind, "replicas": before, "gain": 3.0, "cost_ms": 1.0, "why": "test", "target": target or None}
@@ -139,7 +139,7 @@ class Keyed:
         wait_until(begun, 30, f"{kind} on node {node} to begin")
 
     def strike(self, phase: str, strike: str, node: str, target: str) -> None:
-        """Once the step is so far, or further."""
+        """Wait until the step has reached this phase, or a later one, then strike."""
 
         def there() -> bool:
             now = self.phase()
@@ -164,7 +164,7 @@ class Keyed:
             c.start(struck)
 
     def over(self) -> None:
-        """The step has come to its end, and all follow."""
+        """Wait until the step has ended and the nodes follow the placement."""
         wait_until(lambda: self.phase() == "", 120, f"the step to end, struck by {self.struck}")
         nodes, api = self.placement["nodes"], self.cluster.daemons["b"].api
         there = lambda n: len(self.cluster.daemons[n].api.signals().slots)  # noqa: E731
@@ -174,7 +174,7 @@ class Keyed:
         assert all(s.groups for s in slots)
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """Of granted steps, oldest first."""
+        """Return the outcomes of granted steps, oldest first."""
         found = list(rows_of_application("app", self.cluster.client.application_journal("app"), False))
         return [r for r in found if r["result"] in ("done", "failed")]
 
@@ -184,7 +184,7 @@ def keyed() -> Iterator[Keyed]:
     top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
     with nodes(top, "a", "b", listening="ab") as made:
         made.deploy("count", COUNT.format(version=1), slots=3, **KEYED)
-        never = {"u_max": 1.0, "s_out": 1.0}  # asked for by a node itself
+        never = {"u_max": 1.0, "s_out": 1.0}  # with these no node asks for a step by itself
         made.client.create_application("app", ["count"], **{**WISH, "settings": {**WISH["settings"], **never}})
         yield Keyed(made)
     shutil.rmtree(top, ignore_errors=True)
@@ -217,7 +217,7 @@ def test_a_nodes_only_slot_moves_and_open_attempts_end_there(keyed: Keyed) -> No
     query.epoch("b", wait_s=30)
     for node, target in (("a", "b"), ("a", "b"), ("b", "a"), ("b", "a")):
         query.tried("ba", partial(keyed.begin, "migrate", node, target))
-        query.epoch(target, wait_s=30)  # not tried again: an attempt that has a lane there ENDs there
+        query.epoch(target, wait_s=30)  # at the first try: an attempt with a lane in the slot that moves ENDs in it
         keyed.over()
         query.epoch(node, wait_s=30)
     assert sorted(keyed.placement["nodes"]) == ["a", "a", "b"]

@@ -1,4 +1,4 @@
-"""An application on a real node and registry: its Operator Managers ask, its manager grants, and callers notice nothing of it."""
+"""An application on a real node and registry: its Operator Managers ask, its manager grants, and callers notice nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUICK = {"token_s": 1.0, "idle_token_s": 1.0, "calm_s": 2.0, "reverse_s": 3.0}
 
 
 def chain(daemon: Daemon) -> Callers:
-    """Events go through `first`, their answers through `then`, a lane each; all are checked."""
+    """Load whose events go through `first` and whose answers go through `then`, a lane each; all answers are checked."""
 
     def once(thread: int, turn: int) -> int:
         values = [thread * 1_000_000 + turn * WINDOW + i for i in range(WINDOW)]
@@ -68,7 +68,7 @@ def chained(home: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def slots(c: Cluster, name: str) -> int:
-    """That get new lanes."""
+    """Return the number of slots that get new lanes."""
     return len(c.node.api.signals(name).slots)
 
 
@@ -125,7 +125,7 @@ def test_without_a_registry_nothing_is_granted_everything_is_answered_and_afterw
 
 
 class FakeManager:
-    """The other end of Asking: answers with these grants, or raises."""
+    """Stands for the registry that Asking talks to: answers with these grants, or raises."""
 
     def __init__(self, *grants: dict[str, Any]) -> None:
         self.grants, self.told = list(grants), list[dict[str, Any]]()
@@ -167,7 +167,7 @@ def test_a_grant_is_carried_out_once_and_only_for_the_slots_it_was_proposed_for(
     assert {(i, n) for i, n, error in heard() if error} == {("x", 1), ("y", 2)} and len(manager.deployments.find("d").own) == 2
     [part] = far.told[-1]["deployments"]
     assert part["deployment"] == "d" and part["down_s"] == 0.0 and far.told[-1]["use"] >= 0
-    manager.controllers.tick(1e9)  # a decision that has seen both slots
+    manager.controllers.tick(1e9)  # a decision after both slots were seen
     with pytest.raises(Conflict, match="2 slots on node n by now: the step was for 1"):
         [d] = manager.plant.deployments()
         manager.controllers.carry_out(d, 0, 1, manager_plan(), lambda replicas, error: None)

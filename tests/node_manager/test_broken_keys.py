@@ -1,4 +1,4 @@
-"""One operator against its node: whatever it leaves in the keys that it may write, others see nothing of it, and it is named."""
+"""One operator against its node: garbage in the keys that it may write never affects others, and the broken key is named."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(batch):
         os._exit(3)
     return {"b": batch.column("a")}
 """
-# With the credentials of its own process, which lie on the stack.
+# Breaks its slot's input key with the credentials of its own process, which it finds on the stack.
 BREAKS = """
 import sys, threading, time
 from udo_runtime import operator
@@ -74,7 +74,7 @@ threading.Thread(target=spoil, daemon=True).start()
 def run(batch):
     return {"b": batch.column("a")}
 """
-# What an operator could leave in a key: each as the commands behind DEL.
+# Things that an operator could leave in a key; each is the command sent after DEL.
 GARBAGE: dict[str, tuple[str, ...]] = {
     "text": ("SET", "garbage"),
     "beyond int64": ("SET", "99999999999999999999"),
@@ -90,7 +90,7 @@ GARBAGE: dict[str, tuple[str, ...]] = {
 }
 
 
-# Every type of key, and which garbage its readers can tell apart: all that is of another type is one to them (WRONGTYPE).
+# For each type of key, the kinds of garbage that its readers can tell apart; values of any other type are all the same to them (WRONGTYPE).
 STRINGS = ("text", "beyond int64", "negative", "not a number", "not text", "deep JSON", "list", "nothing")
 TOLD_APART: dict[str, tuple[str, ...]] = {
     "string": STRINGS,
@@ -105,7 +105,7 @@ TOLD_APART: dict[str, tuple[str, ...]] = {
 
 
 def writable(conn: Connection, instance: str, role: Role) -> dict[str, str]:
-    """Every key, with its type, that the table in keys.py names on this server and that the server lets this instance write."""
+    """Return key -> type of the keys in the table in keys.py that this instance may write on this server."""
     found = {f"{MINE}junk": "string", MINE: "string", keys.warm(instance): "list"}
     for line in (keys.__doc__ or "").splitlines():
         if (row := re.match(r"\| (`.+`) *\| *([a-z, ]+?) *\| *([a-z]+) *\|", line)) and role in row[2]:
@@ -116,7 +116,7 @@ def writable(conn: Connection, instance: str, role: Role) -> dict[str, str]:
 
 
 def put(conn: Connection, key: str, garbage: str) -> None:
-    """Leave it there."""
+    """Replace the key by this garbage."""
     conn.call("DEL", key)
     if command := GARBAGE[garbage]:
         conn.call(command[0], key, *command[1:])
@@ -124,7 +124,7 @@ def put(conn: Connection, key: str, garbage: str) -> None:
 
 @contextlib.contextmanager
 def servers(daemon: Daemon) -> Iterator[dict[Role, Connection]]:
-    """Connections as the manager."""
+    """Open connections to both servers as the manager."""
     with (
         contextlib.closing(access.connect(daemon.home, "queue")) as queue,
         contextlib.closing(access.connect(daemon.home, "state")) as state,
@@ -133,13 +133,13 @@ def servers(daemon: Daemon) -> Iterator[dict[Role, Connection]]:
 
 
 def metrics(daemon: Daemon) -> list[float]:
-    """Every value of the endpoint."""
+    """Return every value at the metrics endpoint."""
     with urllib.request.urlopen(daemon.api.status().metrics_address, timeout=bound(10)) as reply:
         return [s.value for f in text_string_to_metric_families(reply.read().decode()) for s in f.samples]
 
 
 def look_at_everything(daemon: Daemon) -> None:
-    """All that is read for several deployments at once answers, and says of the neighbour what there is to say."""
+    """Check that calls about all deployments answer, and that they tell the truth about the neighbour."""
     slots = {s.deployment: s for s in daemon.api.status().slots}
     assert slots["neighbour"].state == "owner", slots["neighbour"]
     assert {s.deployment for s in daemon.api.stats().slots} == {"mine", "neighbour"}
@@ -149,7 +149,7 @@ def look_at_everything(daemon: Daemon) -> None:
 
 
 def look_at_the_broken_one(daemon: Daemon) -> None:
-    """Each answers, or with an error that is meant for people."""
+    """Check that each call answers, or fails with an error that is meant for people."""
     calls: list[Callable[[], object]] = [
         lambda: daemon.api.sessions("mine"),
         lambda: list(daemon.api.dead_letters("mine")),
@@ -160,18 +160,18 @@ def look_at_the_broken_one(daemon: Daemon) -> None:
         try:
             call()
         except UdoError as e:
-            assert type(e) is not UdoError, e  # what nobody expected comes as that
+            assert type(e) is not UdoError, e  # unexpected errors arrive as a bare UdoError
 
 
 def owner(daemon: Daemon, name: str = "mine") -> str:
-    """Wait for an instance that serves; its name."""
+    """Wait for a serving instance; return its name."""
     wait_until(lambda: bool(daemon.slot(name).instance), 40, f"an owner of {name}")
     return str(daemon.slot(name).instance)
 
 
 @pytest.fixture
 def neighbours(daemon: Daemon) -> Daemon:
-    """`mine` keeps state and dead letters, so that it may write all there is; `neighbour` is innocent."""
+    """`mine` keeps state and dead letters, so it may write every kind of key; `neighbour` is innocent."""
     config = json.dumps({"policy": "dead-letter"})
     daemon.deploy(KEYED, name="mine", config_json=config, input={"a": "int64"}, output={"b": "int64"}, key=["a"], entry="op:Run")
     digest = put_image(daemon.home, add(1), name="u")
@@ -186,7 +186,7 @@ def test_no_key_that_an_operator_may_write_hides_anything_of_its_neighbours(neig
         assert len(mine) > 25, mine
         for n, garbage in enumerate(GARBAGE):
             for conn, key, _ in (each for each in mine if garbage in TOLD_APART[each[2]]):
-                serves = neighbours.slot("mine").instance  # it is replaced again and again
+                serves = neighbours.slot("mine").instance  # the owner is replaced again and again
                 put(conn, key.replace(first, serves or first), garbage)
                 look_at_everything(neighbours)
             look_at_the_broken_one(neighbours)
@@ -206,7 +206,7 @@ def test_a_manager_that_starts_on_broken_keys_serves_all_the_same(neighbours: Da
 
     look_at_everything(neighbours)
     assert caller.ask(1) == 2
-    with pytest.raises(UdoError):  # what it broke is not thrown away by mistake
+    with pytest.raises(UdoError):  # broken state is not thrown away by mistake
         neighbours.api.undeploy("mine")
     neighbours.api.undeploy("mine", drop_state=True)
     assert [s.deployment for s in neighbours.api.status().slots] == ["neighbour"]
@@ -330,7 +330,7 @@ def test_what_an_operator_blows_up_is_read_past_and_costs_the_manager_no_memory(
     instance, manager = owner(neighbours), psutil.Process(neighbours.process.pid)
     with servers(neighbours) as conns:
         queue, state = conns["queue"], conns["state"]
-        # What an owner counts first is written soon after its start: it would undo the damage.
+        # An owner writes its first counters soon after its start, which would undo the damage.
         wait_until(lambda: queue.call("EXISTS", f"{MINE}stats:{instance}") == 1, 10, "the owner's counters")
         before = manager.memory_info().rss
         big = bytearray(150 << 20)

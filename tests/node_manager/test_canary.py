@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def two(cluster: Cluster) -> Cluster:
-    """Version 1 of t is deployed as d, version 2 is there."""
+    """Version 1 of t is deployed as d; version 2 has been pushed."""
     cluster.deploy(add(1))
     cluster.push("2", TWO)
     wait_until(lambda: [n["live"] for n in cluster.client.nodes()] == [True], 20, "the node to be live")
@@ -35,7 +35,7 @@ def two(cluster: Cluster) -> Cluster:
 
 
 def version(lane: Lane) -> int:
-    """Which version serves this lane."""
+    """Return the version that serves this lane."""
     return {2: 1, 101: 2}[lane.ask(1, 30)]
 
 
@@ -119,7 +119,7 @@ def test_a_canary_is_rolled_back_and_lanes_under_way_are_answered_on(two: Cluste
         assert [version(lane) for lane in lanes] == [1, 2, 1, 2]
         its.send([event])
         answered = its.receive(60).header
-        # An instance that has died of the frame counts at once, so the serving version may answer it before the canary has given it up.
+        # The death of an instance counts at once, so the serving version may answer the frame before the canary has given it up.
         serving_answers = event == -3 and answered.version == "1"
         assert answered.kind == (ANSWER if event == -2 or serving_answers else ERROR)
 
@@ -204,7 +204,7 @@ def test_what_belongs_to_a_canary_is_refused_while_one_runs(two: Cluster) -> Non
 
 
 def clients(two: Cluster, stop: threading.Event, count: int) -> Iterator[tuple[list[int], list[int]]]:
-    """One client after the other: what it sent and what came back."""
+    """Run one client after another; yield the values that each sent, and the answers to them."""
     for n in itertools.count():
         if stop.is_set():
             return
@@ -250,7 +250,7 @@ def test_canaries_come_and_go_and_owners_die_under_load_and_no_event_is_lost_dou
             thread.join(bound(120))
     assert not failures, failures
     assert ends[0] == "done" and ends[2] == "rolled_back" and set(ends) <= {"done", "rolled_back"}
-    # The oracle: an answer is its event plus 1 or plus 100, whoever gave it; events are 1000 apart.
+    # The oracle: an answer is its event plus 1 or plus 100, by either version; events are 1000 apart.
     versions = set()
     for sent, came in told:
         assert [b - b % 1000 for b in came] == sent

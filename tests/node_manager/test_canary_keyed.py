@@ -43,8 +43,8 @@ from udo_protocol.state import changelog
 
 pytestmark = pytest.mark.long
 
-# The operator counts each key. Version 2: the same; it fails on key 13, sleeps on key 14, dies of key 15, hangs on key 16, and counts
-# key 3 twice; where it was processed stands in a file.
+# The operator counts each key. Version 2 does the same, but fails on key 13, sleeps on key 14, dies on key 15, hangs on key 16, and counts
+# key 3 twice.
 ODD = """
 import os, time
 from udo_runtime import Operator
@@ -58,12 +58,12 @@ class Count(Operator):
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1 + (a == 3)
         yield {"b": n}
 """
-# tests/support/attempt.py sends key k in group k % 4: half of the groups, spread, are 0, 2, 4 ...
+# tests/support/attempt.py sends key k in group k % 4; the tested half of the groups is spread: 0, 2, 4 ...
 HALF = 50
 
 
 class Keyed:
-    """Version 1 of the counter is deployed as `d`; queries of one session send epoch after epoch."""
+    """Version 1 of the counter is deployed as `d`; a query with one session sends epoch after epoch."""
 
     def __init__(self, c: Cluster, **options: Any) -> None:
         self.c, self.epoch = c, 0
@@ -73,34 +73,34 @@ class Keyed:
         wait_until(lambda: [n["live"] for n in c.client.nodes()] == [True], 20, "the node to be live")
 
     def run(self, *keys: int) -> list[int]:
-        """One epoch."""
+        """Send one epoch of these keys; return the answers."""
         self.epoch += 1
         return Attempt.at_node(self.c.node.api, "d", "q", self.epoch - 1, self.epoch).run(keys)
 
     def canary(self, *rollback_if: str, percent: float = 100, for_s: float = 3600, min_events: int = 1) -> Watched:
-        """A canary of version 2, once it tries frames."""
+        """Begin a canary of version 2; return it once it tries frames."""
         return Watched(self.c, for_s, *rollback_if, percent=percent, min_events=min_events).sharing()
 
     def measured(self) -> dict[str, Any]:
-        """What the canary that runs has counted, as the registry was told."""
+        """Return the counts of the running canary, as the registry was told; {} if there is none."""
         update = self.c.client.deployment("d")["update"]
         nodes = self.c.client.update_status(update["id"])["nodes"] if update else []
         return (nodes[0]["measured"] or {}) if nodes else {}
 
     def counted(self, **least: float) -> dict[str, Any]:
-        """Once it has counted at least that."""
+        """Wait until the running canary has counted at least that; return its counts."""
         wait_until(lambda: all(self.measured().get(n, 0) >= v for n, v in least.items()), 30, f"the canary to count {least}")
         return self.measured()
 
     def instance(self) -> int:
-        """Process id of the instance that tries; 0 while there is none."""
+        """Return the process id of the instance under test; 0 while there is none."""
         for record in self.c.node.records():
             if record.get("comparing") and record["state"] == "standby":
                 return int(record["handle"]["data"]["pid"])
         return 0
 
     def traces(self) -> set[str]:
-        """What is there of a canary: instances, keys on the servers."""
+        """Return the traces of a canary: instances, and keys on the servers."""
         found = {"instance"} if any(record.get("comparing") for record in self.c.node.records()) else set()
         for role in ("queue", "state"):
             with contextlib.closing(access.connect(self.c.node.home, role)) as conn:  # type: ignore[arg-type]
@@ -108,14 +108,14 @@ class Keyed:
         return found
 
     def end(self, canary: Watched) -> dict[str, Any]:
-        """The end of a canary by hand."""
+        """End the canary by a rollback; return its last event."""
         list(self.c.client.rollback("d"))
         return canary.end()
 
 
 @pytest.fixture
 def keyed(cluster: Cluster) -> Iterator[Keyed]:
-    """The deployment; a canary leaves no trace on either server, and no instance."""
+    """The deployment; at the end no canary may have left a trace on either server, or an instance."""
     k = Keyed(cluster)
     yield k
     assert k.run(1, 2)
@@ -169,7 +169,7 @@ def test_a_share_of_the_key_groups_is_tried_and_no_event_of_others(keyed: Keyed)
     canary = keyed.canary("errors>0", "different>0", percent=HALF)
     assert "64 of 128 key groups" in keyed.c.node.api.status().slots[0].canary
 
-    assert keyed.run(13, 15, 3, 1, 5, 7) == [1] * 6  # all in groups 1 and 3: bad for version 2, and not its business
+    assert keyed.run(13, 15, 3, 1, 5, 7) == [1] * 6  # all in groups 1 and 3: version 2 would fail, but does not get them
     assert keyed.run(2, 4, 8, 12, 1, 3) == [1, 1, 1, 1, 2, 2]
     counted = keyed.counted(events=4)
 
@@ -207,7 +207,7 @@ def test_state_that_cannot_be_migrated_ends_it_with_the_reason_at_once_or_when_i
 
 def test_state_of_other_groups_that_cannot_be_migrated_fails_the_update_after_the_canary(keyed: Keyed) -> None:
     keyed.c.push("2", BAD_MIGRATION, **KEYED, state_version=1, migrates_from=[0])
-    keyed.run(1, 1, 1)  # group 1, which a canary of half of the groups does not load: 3 is a state that cannot be migrated
+    keyed.run(1, 1, 1)  # state 3 cannot be migrated, but is in group 1, which a canary of half of the groups does not load
     canary = keyed.canary("errors>0", "different>0", percent=HALF, for_s=4 * patience())
     assert keyed.run(2, 4) == [1, 1]
     last = canary.end()
@@ -215,12 +215,12 @@ def test_state_of_other_groups_that_cannot_be_migrated_fails_the_update_after_th
     assert keyed.run(1, 2) == [4, 2]
 
 
-# 240 KB for each key.
+# State of 240 KB for each key.
 BULKY = COUNT.replace("        yield", "        ctx.state['much'] = f'{n:06}' * 40_000\n        yield")
 
 
 def test_a_canary_is_sent_the_state_and_the_changelog_of_its_key_groups_only(manager: Manager, api: NodeClient) -> None:
-    """There is a key in each of the groups 0 to 3. A canary of 10 % has the first of these groups."""
+    """There is one key in each of the groups 0 to 3. A canary of 10 % has the first of these groups."""
     one, two = (put_image(manager.settings.home, BULKY, version=version, **KEYED) for version in "12")
     manager.deploy(WantedDeployment("d", "t", "1", one), 30)
     epochs = itertools.count()
@@ -230,12 +230,12 @@ def test_a_canary_is_sent_the_state_and_the_changelog_of_its_key_groups_only(man
         Attempt.at_node(api, "d", "q", epoch, epoch + 1).run(GROUPS)
 
     def sent() -> int:
-        """Bytes that the state server has sent so far."""
+        """Return the number of bytes that the state server has sent so far."""
         with contextlib.closing(manager.servers.connect("state")) as state:
             return int(re.search(rb"total_net_output_bytes:(\d+)", state.call("INFO", "stats"))[1])  # type: ignore[index]
 
     def canary(percent: float, keys: int) -> tuple[int, int]:
-        """Bytes sent while a canary loads the state, and while it tries the events of these keys in four epochs."""
+        """Return the bytes sent while a canary loads the state, and while it tries the events of `keys` keys in four epochs."""
         before = sent()
         manager.canaries.start("d", f"{percent}", Release("2", two), percent)
         loaded = sent()
@@ -249,7 +249,7 @@ def test_a_canary_is_sent_the_state_and_the_changelog_of_its_key_groups_only(man
 
     run()
     share, whole = canary(10, keys=1), canary(100, keys=4)
-    # A quarter; a third if one of them has not yet read the last entry of the changelog.
+    # A quarter, or a third if one of them has not yet read the last entry of the changelog.
     assert all(some < 0.4 * all_ for some, all_ in zip(share, whole, strict=True)), (share, whole)
 
 
@@ -273,7 +273,7 @@ def test_a_canary_begins_anew_when_a_server_is_lost(keyed: Keyed, role: str) -> 
 
 
 class Lost:
-    """In place of comparisons: the first one counts five events, and loses a server once told to, which does not come back."""
+    """Stands for comparisons: the first counts five events and loses its server when told to; the server never comes back."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -417,7 +417,7 @@ def test_who_is_not_told_of_checkpoints_any_more_compares_nothing_from_there_on(
 
 
 def test_a_frame_that_the_loaded_state_holds_already_is_not_compared(keyed: Keyed) -> None:
-    """Its answer may leave behind the checkpoint that covers it; here a copy of one comes late."""
+    """The answer may arrive after the checkpoint that covers it; here a copy of an answer comes late."""
     keyed.c.push("2", COUNT + "# 2\n", **KEYED)
     with contextlib.closing(access.connect(keyed.c.node.home, "queue")) as queue:
         reader = SlotReader(queue, "udo:d:0:", "test", 0)
@@ -455,7 +455,7 @@ def test_a_canary_and_an_updates_standby_stand_beside_one_another(manager: Manag
 
 
 def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(manager: Manager) -> None:
-    """The registry may ask for both so soon after one another that the node sees no wish in between; here its reports reach nobody."""
+    """The registry may ask for both in such quick succession that the node sees no state in between; here its reports reach no registry."""
     home = manager.settings.home
     one, two = put_image(home, COUNT, **KEYED), put_image(home, COUNT + "# 2\n", version="2", **KEYED)
     manager.deploy(WantedDeployment("d", "t", "1", one), 30, source="registry")
@@ -470,7 +470,7 @@ def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(mana
 
 def test_a_registry_that_is_away_meanwhile_decides_when_it_is_back(keyed: Keyed) -> None:
     keyed.c.push("2", COUNT + "# 2\n", **KEYED)
-    assert keyed.run(1, 2) == [1, 1]  # the session has its home now
+    assert keyed.run(1, 2) == [1, 1]  # the session gets its home
     canary = keyed.canary("errors>0", "different>0", for_s=12 * patience(), min_events=2)
     url = keyed.c.registry.url
     keyed.c.registry.process.terminate()
@@ -490,7 +490,7 @@ def test_every_node_tries_the_same_share_and_their_counts_are_summed(keyed: Keye
         wait_until(lambda: [n["state"] for n in c.client.deployment("d")["nodes"]] == ["answering"] * 2, 30, "both nodes to answer")
         canary = keyed.canary("errors>0", percent=HALF)
         update = c.client.deployment("d")["update"]["id"]
-        assert keyed.run(13, 2, 2) == [1, 1, 2]  # 13 is in no group that is tried
+        assert keyed.run(13, 2, 2) == [1, 1, 2]  # 13 is in a group that is not tried
         assert Attempt.at_node(other.api, "d", "q2", 0, 1).run([15, 4]) == [1, 1]
         events = lambda: sum((n["measured"] or {}).get("events", 0) for n in c.client.update_status(update)["nodes"])  # noqa: E731
         wait_until(lambda: events() == 3, 30, "both nodes to have counted their share")

@@ -1,5 +1,5 @@
-"""A machine's clock is set by twenty minutes, as after a sleep: leases count the time that passed, so everybody lives and nothing is tried
-again. Real servers and a real registry, whose clock it is."""
+"""A machine's clock jumps by twenty minutes, as after a sleep: leases count elapsed time, so every node stays live and no task is tried
+again. Real servers, and a real registry on the same clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, placement, replicated, whole
 
 JUMP_S = 1200
-# Of a node, as the registry judges it every few seconds.
+# Longer than the few seconds after which the registry judges each node again.
 _JUDGED_S = 4.0
 
 

@@ -1,4 +1,4 @@
-"""The controllers' loop over a simulated deployment on a simulated clock: what is decided, carried out, written down, and gone on with."""
+"""The controllers' loop over a simulated deployment and clock: decisions are made, carried out, recorded, and continued after a restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def controllers(plant: SimulatedPlant, folder: Path) -> Controllers:
 
 
 def run(plant: SimulatedPlant, folder: Path, seconds: int) -> Controllers:
-    """The loop for so long; a round each second, as the monitor has it."""
+    """Run the loop for so many seconds, with a round each second, as the monitor runs it."""
     made = controllers(plant, folder)
     for _ in range(seconds):
         plant.second()
@@ -37,7 +37,7 @@ def run(plant: SimulatedPlant, folder: Path, seconds: int) -> Controllers:
 
 
 def swinging(period_s: float) -> Load:
-    """20 to 280 events/s: what one to three slots can answer."""
+    """A load of 20 to 280 events/s, which needs one to three slots."""
     return lambda at_s: 150 + 130 * math.sin(2 * math.pi * at_s / period_s)
 
 
@@ -46,7 +46,7 @@ def entries(folder: Path) -> list[journal.JournalEntry]:
 
 
 def replays(folder: Path) -> bool:
-    """Whether every segment's decisions come out the same again."""
+    """Return whether every segment's decisions replay the same."""
     read = [journal.read(lines) for _, _, lines in journals.lines(folder, "d")]
     return bool(read) and all(not list(journal.replay(header, there)) for header, there in read)
 
@@ -73,7 +73,7 @@ def test_an_oscillating_load_never_makes_it_flap(tmp_path: Path, policy: str, pe
     turns = [(b[0] - a[0]) for a, b in zip(directions, directions[1:], strict=False) if a[1] != b[1]]
     assert all(apart_s >= 300 for apart_s in turns)
     assert len(directions) >= 1, "so that something was decided at all"
-    if policy != "accept_all":  # which has no guards of its own
+    if policy != "accept_all":  # accept_all has no guards of its own
         late = [at_s for at_s, _ in plant.steps if at_s > HOUR_S]
         assert late == [], f"after the first hour nothing changes any more: {plant.steps}"
     assert replays(tmp_path)
@@ -103,7 +103,7 @@ def test_a_deployment_that_must_not_be_changed_here_is_advised_only_and_the_jour
 
 
 def test_no_more_slots_than_lanes_are_asked_for(tmp_path: Path) -> None:
-    """A lane stays in one slot, so what a further slot would do is nothing."""
+    """A lane stays in one slot, so a further slot would have nothing to do."""
     plant = SimulatedPlant(lambda _: 400, automatic("fuzzy"), lanes=1)
     run(plant, tmp_path, HOUR_S)
     assert plant.steps == []
@@ -150,7 +150,7 @@ def test_a_node_manager_that_starts_again_goes_on_as_if_it_had_not_ended(tmp_pat
     once, often = (SimulatedPlant(lambda at_s: 250 if at_s < 900 else 10, automatic(policy)) for _ in range(2))
     run(once, tmp_path / "once", 2700)
     for _ in range(9):
-        run(often, tmp_path / "often", 300)  # each time by new controllers, which know the journal only
+        run(often, tmp_path / "often", 300)  # each time with new controllers, which know the journal only
     assert often.steps == once.steps != []
     assert [e.decision for e in entries(tmp_path / "often")] == [e.decision for e in entries(tmp_path / "once")]
     assert len(list(journals.lines(tmp_path / "often"))) == 1 and replays(tmp_path / "often")
@@ -211,7 +211,7 @@ def test_what_cannot_be_written_down_is_not_decided_and_leaves_no_gap(tmp_path: 
     assert [e.sample.at_s for e in entries(tmp_path)] == [0, 1, 2, 4, 5] and replays(tmp_path)
 
     (tmp_path / "full" / "journals").mkdir(parents=True)
-    (tmp_path / "full" / "journals" / "d").touch()  # in place of the folder
+    (tmp_path / "full" / "journals" / "d").touch()  # a file in place of the folder
     plant = SimulatedPlant(lambda _: 250, automatic("fuzzy"))
     run(plant, tmp_path / "full" / "journals", 120)
     assert plant.steps == []

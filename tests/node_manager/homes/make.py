@@ -1,7 +1,7 @@
-"""Makes a home as this release leaves it: python -m tests.node_manager.homes.make FILE.tar.xz. Run before the format changes.
+"""Make a home as this release leaves it: python -m tests.node_manager.homes.make FILE.tar.xz. Run it before the format changes.
 
-It has a keyed deployment with three sessions (one of them with an epoch that has not ended, one whose name has a space), a dead letter and
-an update to another state version, and one without state. What is of one machine or secret is left out.
+The home has a stateless deployment, and a keyed one with three sessions (one in the middle of an epoch, one with a space in its name), a
+dead letter and an update to another state version. Files that are secret or bound to this machine are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KEPT = ("home/images", "home/servers/state/appendonlydir", "home/wanted.json", 
 
 
 def fill(daemon: Daemon) -> None:
-    """Use it as its callers would."""
+    """Use the node as its callers would."""
     numbers = count(1)
 
     def attempt(session: str, epoch: int, run: str = "r1") -> Attempt:
