@@ -1,4 +1,4 @@
-"""The node manager as its callers see it: deploy, call, update, read what it says."""
+"""The node manager as its callers see it: deployments, lanes, updates, status."""
 
 from __future__ import annotations
 

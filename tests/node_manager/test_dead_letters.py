@@ -1,4 +1,4 @@
-"""Dead letters at a real node: kept, listed, dropped, counted; nothing but the owner may write them, nothing takes them along unasked."""
+"""Dead letters at a real node: kept, listed, dropped, counted; only the owner writes them, and they disappear only on request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def picky(version: str = "1") -> str:
     return PICKY.format(version=version)
 
 
-# Fails when a key's timer fires, a second behind its event.
+# Fails in the key's timer, which fires one second after the event.
 LATE = COUNT.replace("        if", "        ctx.timer(event['t'] + dt.timedelta(seconds=1))\n        if").replace(
     "from", "import datetime as dt\nfrom", 1
 )
@@ -152,7 +152,7 @@ def test_letters_of_a_pinned_version_stay_when_its_slot_is_retired(home_daemon: 
     pinned.conn.close()
     wait_until(lambda: not any(s.pinned for s in daemon.api.status().slots), 20, "pinned slot to be retired")
     wait_until(lambda: {d.slot for d in daemon.api.dead_letters("d")} == {0}, 20, "letters to be moved")
-    os.kill(daemon.slot().pid, signal.SIGKILL)  # the next owner clears what its own log has not answered, not these
+    os.kill(daemon.slot().pid, signal.SIGKILL)  # the next owner discards letters without an answer in its own log, but not these
     caller = Lane(daemon.api, "d")
     assert ask(caller, [5]) == [5]
     caller.conn.close()
@@ -222,12 +222,12 @@ def test_letters_of_timers_and_of_batch_jobs_are_not_sent_again(daemon: Daemon) 
         daemon.api.replay_dead_letters("d", [jobs.id])
 
 
-# Of another form of state: bears 13, and fails on 17.
+# Version 2, with another form of state: accepts 13, and fails on 17.
 NEWER = COUNT.replace('"n"', '"m"').replace("== 13", "== 17") + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
 
 
 class Updated:
-    """Version 1 has left a letter of epoch 0, of event 13; then version 2 took over, and can still be rolled back."""
+    """Version 1 has left a dead letter, event 13 of epoch 0; version 2 has taken over and can still be rolled back."""
 
     def __init__(self, daemon: Daemon, policy: str = "dead-letter") -> None:
         self._daemon, self._epoch = daemon, 0
@@ -241,11 +241,11 @@ class Updated:
         return Attempt.at_node(self._daemon.api, "d", "s", self._epoch - 1, self._epoch).run(events)
 
     def rollback(self) -> Any:
-        """The last step of it."""
+        """Roll back; return the last step."""
         return list(self._daemon.api.update("d", "1", self.former))[-1]
 
     def letters(self) -> list[tuple[int, int]]:
-        """(epoch, event) of all."""
+        """Return (epoch, event) of all dead letters."""
         return sorted((d.epoch, json.loads(d.event)["a"]) for d in self._daemon.api.dead_letters("d", whole=True))
 
 
@@ -258,7 +258,7 @@ def test_a_dropped_letter_does_not_come_back_with_the_version_that_made_it(daemo
     assert daemon.api.drop_dead_letters("d", everything=True) == 2
     assert updated.rollback().phase == "done"
     assert updated.run([13, 17]) == [2]
-    assert updated.letters() == [(1, 13), (2, 13)]  # of what the former version has processed since
+    assert updated.letters() == [(1, 13), (2, 13)]  # from the events that the former version has processed since
 
 
 def test_an_answered_letter_that_is_dropped_within_the_window_stays_in_the_state_of_the_version_that_comes_back(daemon: Daemon) -> None:

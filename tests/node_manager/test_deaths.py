@@ -1,4 +1,4 @@
-"""When a slot restarts its owner and when it blames the frame."""
+"""When a slot restarts its owner, and when it gives up the frame."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_answer_ends_a_row_of_failed_frames() -> None:
     for _ in range(PER_FRAME):
         deaths.died(emitted=5, waiting_frames=1, lived_s=0.1, hung=False)
     deaths.failed_head()
-    assert not deaths.answered(6)  # the one that was answered in its stead
+    assert not deaths.answered(6)  # the answer given in place of the failed frame
 
     assert deaths.answered(7)
     assert not deaths.died(emitted=7, waiting_frames=1, lived_s=0.1, hung=False).fail_head

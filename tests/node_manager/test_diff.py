@@ -1,4 +1,4 @@
-"""A diff on real servers: the new version answers beside the serving one, what differs is told, and nothing stays behind."""
+"""A diff on real servers: the new version answers beside the serving one, differences are reported, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from udo_protocol.queue.connection import Connection
 pytestmark = pytest.mark.long
 
 Open = Callable[..., Lane]
-# b = a + 1, but not of every event: the new version of the tests below.
+# The new version in the tests below: b = a + 1, with exceptions.
 ODD = """
 from udo_runtime import operator
 @operator
@@ -41,12 +41,12 @@ def queue(daemon: Daemon) -> Iterator[Connection]:
 
 
 def comparing(queue: Connection) -> str:
-    """The instance that compares."""
+    """Return the name of the instance that compares."""
     return bytes(queue.call("GET", "udo:d:0:mirrors")).split()[0].decode()
 
 
 def left(queue: Connection) -> set[str]:
-    """What a diff uses on the server and is there now."""
+    """Return the kinds of keys of a diff that are on the server."""
     names = {bytes(k).removeprefix(b"udo:d:0:").partition(b":")[0].decode() for k in queue.call("KEYS", "udo:d:0:*")}
     return names & {"mirrors", "served", "servedbytes", "compared", "differ", "pins"}
 
@@ -117,7 +117,7 @@ def test_a_version_that_dies_of_a_frame_is_told_and_the_serving_one_answers_on(d
 
 
 def test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody(daemon: Daemon, lane: Open, queue: Connection) -> None:
-    # 1 MiB of log, so 256 KiB of copies: the new version hangs on the first frame while 4 MB pass.
+    # With 1 MiB of log, copies may take 256 KiB: the new version hangs on the first frame while 4 MB pass.
     daemon.deploy(add(1), config_json=json.dumps({"limits": {"retained_bytes": 1 << 20}}))
     caller = lane()
     flag = daemon.home / "run" / "go"
@@ -135,7 +135,7 @@ def test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody
     caller.send([1])
     caller.receive()
     wait_until(lambda: diff.reports[-1].get("missed", 0) > 0, 20, "the loss to be noticed")
-    daemon.api.undeploy("d")  # ends the diff, too
+    daemon.api.undeploy("d")  # this ends the diff, too
     report = diff.end()
 
     assert report["missed"] + report["frames"] == 101 and report["missed"] > 50
@@ -157,7 +157,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts(daemon: Daemo
     first = daemon.api.diff("d", "", put_image(daemon.home, add(5), version="5"), for_s=60)
     next(first)
     second = Running(daemon, put_image(daemon.home, add(6), version="6"), for_s=0.2)
-    assert second.end()["outcome"] == "nothing"  # beside the first one
+    assert second.end()["outcome"] == "nothing"  # while the first one runs
     first.close()  # type: ignore[attr-defined]
     wait_until(lambda: not left(queue), 20, "the end of the diff whose caller has left")
     assert daemon.slot().version == "1"

@@ -1,4 +1,4 @@
-"""A diff of a keyed operator: every micro-batch is answered from the state that the serving version had before it."""
+"""A diff of a keyed operator: every micro-batch is answered from the serving version's state before it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.migrated import MIGRATED
 
 pytestmark = pytest.mark.long
 
-# Counts as the first version does, but twice for key 3, and fails on key 13.
+# Counts as the first version does, but counts key 3 twice and fails on key 13.
 ODD = COUNT.replace("+ 1\n", "+ 1 + (event['a'] == 3)\n        if event['a'] == 13: raise ValueError('unlucky')\n")
 
 
 @pytest.fixture
 def daemon(home_daemon: Daemon) -> Iterator[Daemon]:
-    """A node manager with a keyed deployment `d`; a diff leaves nothing on either server."""
+    """A node manager with a keyed deployment `d`; at the end no diff may have left a key on either server."""
     home_daemon.start("--session-idle-s", "0")
     home_daemon.deploy(COUNT, **KEYED)
     yield home_daemon
@@ -50,7 +50,7 @@ def test_equal_code_is_equal_over_epochs_also_in_the_middle_of_one(daemon: Daemo
         run(daemon, epoch, [1, 2, 3, epoch])
     report = diff.seen(22).end()
     assert (report["outcome"], report["different"], report["missed"]) == ("equal", 0, 0)
-    assert report["frames"] == 22  # 11 of events, 11 ENDs
+    assert report["frames"] == 22  # 11 frames of events, 11 ENDs
 
 
 @pytest.mark.short
@@ -86,14 +86,14 @@ def test_a_diff_goes_on_while_the_serving_version_is_replaced_by_one_whose_state
     digest = put_image(daemon.home, COUNT + "# 4\n", version="4", **KEYED)
     assert [e.phase for e in daemon.api.update("d", "4", digest)][-1] == "done"
     assert run(daemon, 2, [1, 3]) == [3, 3]
-    for diff, different in zip(diffs, (0, 4), strict=True):  # two frames an epoch, of which one has an event that differs, and two ENDs
+    for diff, different in zip(diffs, (0, 4), strict=True):  # two frames and two ENDs, in which the third version differs
         diff.seen(4)
         report = diff.reports[-1]
         assert (report["serving_version"], report["errors_new"]) == ("4", 0)
         assert bool(report["different"]) == bool(different), report
     assert "@2" in daemon.slot().diff and "@3" in daemon.slot().diff
     new = put_image(daemon.home, MIGRATED, version="5", **KEYED, state_version=1, migrates_from=[0])
-    assert [e.phase for e in daemon.api.update("d", "5", new)][-1] == "done"  # state that neither of the two can read
+    assert [e.phase for e in daemon.api.update("d", "5", new)][-1] == "done"  # neither of the two can read its state
     for diff in diffs:
         wait_until(lambda d=diff: bool(d.reports[-1].get("final")) or d.error is not None, 30, "the diff to end")  # type: ignore[misc]
     assert run(daemon, 3, [1, 3]) == [4, 4]

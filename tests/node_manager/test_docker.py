@@ -1,4 +1,4 @@
-"""A node manager whose instances are containers: answers, update, crash, memory, adoption, and nothing left behind."""
+"""A node manager whose instances are containers: answers, updates, crashes, memory, adoption, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(batch):
     seen = {"files": soft, "hard": hard, "user": os.getuid(), "mine": len(os.listdir("code"))}
     return {"b": [seen[("files", "hard", "user", "mine")[a]] for a in batch.column("a").to_pylist()]}
 """
-# Folders of all there are in which it can make a file.
+# Answers with all folders in which it can make a file.
 WRITES = """
 import os
 from udo_runtime import operator
@@ -66,7 +66,7 @@ def run(batch):
     kept.append(bytearray(b"x" * (400 << 20)))
     return {"b": batch.column("a")}
 """
-# Two system calls that need no privilege and that Docker's default seccomp profile refuses: whether each was refused.
+# Makes two system calls that need no privilege and that Docker's default seccomp profile refuses; answers whether each was refused.
 FORBIDDEN = """
 import ctypes, errno, platform
 libc = ctypes.CDLL(None, use_errno=True)
@@ -83,7 +83,7 @@ def run(batch):
     return {"b": [tried(CALLS[a]) for a in batch.column("a").to_pylist()]}
 """
 HANGS = 99
-# Sockets that it sees, its own aside, and variables that lead to a server.
+# Answers with the sockets that it sees, except its own, and the variables that point to a server.
 ALONE = """
 import os, time
 from udo_runtime import operator
@@ -95,7 +95,7 @@ def run(batch):
     sockets = [n for top in (home, "/udo", "/run") for _, _, names in os.walk(top) for n in names if n.endswith(".sock")]
     return {"b": [str(sockets + [n for n in os.environ if "QUEUE" in n or "PASSWORD" in n])] * batch.num_rows}
 """
-# b = a + 1, but not of 13.
+# b = a + 1, except for 13.
 ODD = add(1).replace("a + 1", "a + 1 + (a == 13)")
 FILES = """
 from pathlib import Path
@@ -115,7 +115,7 @@ def daemon(docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch:
 
 @pytest.fixture
 def containers(daemon: Daemon, docker: Docker) -> Iterator[Callable[[], list[Container]]]:
-    """Those of this home."""
+    """Return the containers of this home."""
     client = sdk.DockerClient(docker.host)
     label = f"{HOME_LABEL}={daemon.home}"
     yield lambda: client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
@@ -164,7 +164,7 @@ def test_system_calls_that_the_seccomp_profile_refuses_are_refused_to_an_operato
     caller = lane()
 
     assert [caller.ask(n) for n in (0, 1)] == ["EPERM", "EPERM"]
-    # It is the profile that refuses them: without it, the same user may, with no more capabilities.
+    # The refusals come from the profile: without it, the same user may make the calls, with no more capabilities.
     alike = ["--rm", "--network", "none", "--cap-drop", "ALL", "--user", "65532", "--entrypoint", "python3"]
     code = FORBIDDEN + "print(*map(tried, CALLS))"
     assert "EPERM" not in docker("run", *alike, "--security-opt", "seccomp=unconfined", runtime_image, "-c", code)

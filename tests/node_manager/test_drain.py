@@ -1,4 +1,4 @@
-"""Nodes that are drained, and deployments over nodes that get more or fewer slots, while a query runs: each event counts once."""
+"""Nodes are drained, and deployments over nodes get more or fewer slots, while a query runs: each event counts once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster() -> Iterator[Nodes]:
 
 
 def udo(c: Nodes, node: str, *words: object, code: int = 0) -> Any:
-    """A command that asks this node; its JSON, or what it printed if it ends with another code."""
+    """Run a command that asks this node; return its JSON, or its output if another exit code is expected."""
     env = {"REGISTRY": c.registry.url, "TOKEN_FILE": str(c.registry.data / "token"), "NODE": c.address(node), "TLS": str(c.tls.ca.parent)}
     json_too = [] if code else ["--json"]
     done = CliRunner().invoke(cli, [*map(str, words), *json_too], env={f"UDO_{name}": value for name, value in env.items()})
@@ -48,7 +48,7 @@ def udo(c: Nodes, node: str, *words: object, code: int = 0) -> Any:
 
 
 def shares(c: Nodes) -> dict[str, int]:
-    """Node -> how many key groups its slots have; every group is in one."""
+    """Return node -> number of key groups in its slots; every group must be in exactly one slot."""
     slots = c.daemons["c"].api.places("count").slots
     assert sorted(g for s in slots for g in ranges.parsed(s.groups, 128)) == list(range(128))
     found = Counter[str]()

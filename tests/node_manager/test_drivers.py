@@ -1,4 +1,4 @@
-"""The contract of a driver, run against every one there is, the fake included."""
+"""The contract of a driver, run against every driver, the fake included."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PYTHON = {
     "grow": "import time; kept = bytearray({0} << 20); kept[::4096] = b'x' * len(kept[::4096]); time.sleep(300)",
     "spawn": "import subprocess, time; kept = [subprocess.Popen(['sleep', '300']) for _ in range({0})]; time.sleep(300)",
     "leave": "import subprocess, os; p = subprocess.Popen(['sleep', '300']); os._exit(3)",
-    # Again and again, since a process is bounded just after its start.
+    # Opens files again and again, since the limit is set just after the process starts.
     "files": "import time\nfor _ in range(100):\n    kept = [open('/dev/null') for _ in range({0})]\n    time.sleep(0.05)",
     "deaf": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)",
 }
@@ -41,7 +41,7 @@ _PYTHON = {
 
 @dataclass
 class Bench:
-    """One driver under test and what it started."""
+    """One driver under test, and the instances that it started."""
 
     make: Callable[[], Driver]
     argv: Callable[..., tuple[str, ...]]
@@ -53,7 +53,7 @@ class Bench:
         self.driver = self.successor()
 
     def successor(self) -> Driver:
-        """A driver of a node manager that has just started."""
+        """Return the driver of a node manager that has just started."""
         self.drivers.append(self.make())
         return self.drivers[-1]
 
@@ -72,7 +72,7 @@ def _python(program: str, argument: str = "") -> tuple[str, ...]:
 
 
 def _docker(request: pytest.FixtureRequest, home: Path) -> Bench:
-    """Of a home of its own, as every node manager has one."""
+    """Return the Docker driver with a home of its own, as every node manager has."""
     daemon: Daemon = request.getfixturevalue("docker")
     settings = NodeSettings(home, "n1", runtime_image=request.getfixturevalue("runtime_image"))
     settings.prepare()
@@ -85,7 +85,7 @@ def _contained(program: str, argument: str = "") -> tuple[str, ...]:
 
 
 def _sandboxed(tmp_path: Path, kind: type) -> Bench:
-    """Processes in a sandbox, under a settled home as the node manager has one."""
+    """Return the process driver with this kind of sandbox, under a prepared home, as every node manager has."""
     settings = NodeSettings(tmp_path / "h", "n1")
     settings.prepare()
     box, remark = sandbox.find(settings.sockets, runtime_base.build(settings.runtime_base))
@@ -191,7 +191,7 @@ def test_looking_at_a_container_asks_the_daemon_for_nothing_that_takes_a_second(
     bench = _docker(request, tmp_path)
     handle, exits = bench.start("wait")
     wait_until(lambda: bench.driver.inspect(handle).rss_bytes > 0, 10, "resident memory")
-    for name in ("get", "_get"):  # any request from here on fails
+    for name in ("get", "_get"):  # every further request fails
         monkeypatch.setattr(bench.driver._client.api, name, None)  # type: ignore[attr-defined]
 
     assert bench.driver.inspect(handle).rss_bytes > 0
@@ -243,7 +243,7 @@ def test_what_a_former_manager_has_left_is_removed_by_the_next_one_except_for_wh
 
     successor.sweep({known.instance})
 
-    if bench.driver.name != "process":  # one without a handle cannot be told from other processes: it stops itself
+    if bench.driver.name != "process":  # without its handle a process cannot be told from others: it has to stop itself
         assert exits.get(timeout=bound(5))
     assert successor.recover(known, Allowance(), queue.Queue[Exit]().put)
 
@@ -254,7 +254,7 @@ def test_processes_and_threads_beyond_the_allowance_cannot_be_started(bench: Ben
     handle, exits = bench.start("spawn", "60", allowance=Allowance(pids=30))
 
     how = exits.get(timeout=bound(10))
-    if how.reason:  # no kernel bound holds for root: they are counted instead
+    if how.reason:  # no kernel limit holds for root: processes are counted instead
         assert "limit of 30 processes exceeded" in how.reason
     else:
         assert how.code == 1
@@ -275,7 +275,7 @@ def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -
         handle, exits = bench.start("/nowhere/python", "x")
     except OperatorError as e:
         said = str(e)
-    else:  # a sandbox or a container has started before it looks for the program
+    else:  # a sandbox or a container starts before it looks for the program
         assert exits.get(timeout=bound(5)).code in (1, 127)
         said = "\n".join(logfile.tail(Path(handle.directory) / "log", 0))
 

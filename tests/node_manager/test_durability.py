@@ -1,4 +1,4 @@
-"""What is acknowledged is on the disk: what the state server is told to do, what it is asked, and what is there after kill -9."""
+"""Acknowledged epochs are on disk: the state server's settings, the calls that wait for its disk, and the state after kill -9."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.keyed_node import COUNT, KEYED
 
 
 def _waits(daemon: Daemon) -> int:
-    """How often the state server was asked whether what was written is on the disk."""
+    """Return how often the state server was asked whether all writes are on the disk."""
     with contextlib.closing(access.connect(daemon.home, "state")) as state:
         found = re.search(r"cmdstat_waitaof:calls=(\d+)", bytes(state.call("INFO", "commandstats")).decode())
         return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Nothing lost, doubled or reordered at this level: owners killed, managers killed, updates crossing both."""
+"""No event is lost, doubled or reordered by a node: owners are killed, managers are killed, and updates coincide with both."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_frames_in_flight_survive_the_death_of_their_owner_in_order(daemon: Daem
 
 @pytest.mark.long
 def test_an_update_prepared_before_its_predecessor_crashed_is_promoted_all_the_same(daemon: Daemon, lane: Open) -> None:
-    # The new version kills the old one while it opens, which no sandbox would let it: the old one is replaced with a newer token
-    # than the standby has.
+    # The new version kills the old one while it opens, which no sandbox allows: the old one is replaced with a newer token than the standby
+    # has.
     daemon.stop()
     daemon.start("--sandbox", "none")
     daemon.deploy(add(1))

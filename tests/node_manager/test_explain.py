@@ -1,4 +1,4 @@
-"""`udo explain`: O(x), the rules that fired with their inputs, and a rule table of one's own, from a real node's signals."""
+"""`udo explain`: O(x), the rules that fired with their inputs, and a user's own rule table, from a real node's signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one node manager asks another one for: state, dead letters and figures of every node, from a host that has one of them."""
+"""Requests from one node manager to another: a host with one of the nodes shows state, dead letters and figures of every node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cluster() -> Iterator[Nodes]:
 
 @pytest.fixture
 def udo(cluster: Nodes, tmp_path: Path) -> Udo:
-    """A command on the host of node a, where no socket of node b is; its JSON, or with `code` what it printed."""
+    """Run a command on the host of node a, which has no socket of node b; return its JSON, or its output if `code` is given."""
     (tmp_path / "node").symlink_to(cluster.daemons["a"].home)
     env = {"REGISTRY": cluster.registry.url, "TOKEN_FILE": str(cluster.registry.data / "token"), "TLS": str(cluster.tls.ca.parent)}
     env["HOME"] = str(tmp_path)
@@ -97,7 +97,7 @@ def test_dead_letters_of_every_node_are_listed_shown_sent_again_and_dropped(clus
 
 def test_the_registry_asks_a_node_on_another_host_as_node_managers_do_for_its_console(cluster: Nodes) -> None:
     lane = cluster.lane("b", "picky")
-    lane.send([1, 13, 14])  # one of them: whichever version serves by now
+    lane.send([1, 13, 14])  # each version fails on one of these
     lane.receive()
     there, pem = cluster.daemons["b"].home / "node.sock", cluster.tls
     trusted = ssl.create_default_context(cafile=pem.ca)

@@ -1,4 +1,4 @@
-"""A version that comes back by what was kept: what its promotion waits for, and deaths around it."""
+"""Rollbacks to a version whose state was kept: conditions of its promotion, and deaths around it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_
     with pytest.raises(Conflict, match="d@1 was not promoted: .* ended: .*137(.|\n)*out of memory"):
         state_rollback.await_rewound(state, PREFIX, instance)
     rewinding.forget(state, queue, PREFIX)
-    state_rollback.await_rewound(state, PREFIX, instance)  # it died later, with the state its own: who replaces it loads that
+    state_rollback.await_rewound(state, PREFIX, instance)  # a death after the state became its own: the next owner loads that state
 
 
 def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers, instance: Instance) -> None:
-    """Its first checkpoint ends it; an owner of that version that serves its own state needs none."""
+    """Its first checkpoint ends the keeping; an owner of that version that serves its own state needs nothing kept."""
     state, queue = servers.state(), servers.queue()
     rewinding.keep(state, queue, PREFIX, {"digest": "former", "until": time.time() + 60}, 60_000)
     assert state_rollback.remaining_s(state, PREFIX, instance) is None
@@ -65,7 +65,7 @@ def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers
 
 @pytest.mark.parametrize("when", [long("prepared"), "promoted"])
 def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager: Manager, api: NodeClient, when: str) -> None:
-    """Who comes back is loaded once more then, and nobody says any more that it goes back: what lies there does."""
+    """The version that comes back is then loaded once more, with no owner to follow: the stored savepoint makes it start from there."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
@@ -96,7 +96,7 @@ def test_the_version_that_goes_dies_and_who_comes_back_has_its_own_state(manager
 
 
 def test_a_slot_whose_standby_was_lost_before_the_promotion_is_not_left_behind(manager: Manager, api: NodeClient) -> None:
-    """Its owner died in between, and who took its place is newer than the standby, which leaves."""
+    """Its owner died in between; the next owner is newer than the standby, so the standby leaves."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
@@ -122,7 +122,7 @@ def test_a_slot_whose_standby_was_lost_before_the_promotion_is_not_left_behind(m
 def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_version_until_all_have_one_again(
     manager: Manager, api: NodeClient
 ) -> None:
-    """Each slot counts right by the version that it has, and the newer version takes the state of those that came back."""
+    """Each slot counts right with the version that it has, and the newer version takes over the state of the slots that went back."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
@@ -150,7 +150,7 @@ def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_ve
 
 @pytest.mark.long
 def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_goes_on(manager: Manager, api: NodeClient) -> None:
-    """The rollback window ends with the queue server: the log since the update was in its memory alone. It is said, nothing is lost."""
+    """The rollback window ends with the queue server, which alone had the log since the update. The error says so; no event is lost."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
@@ -173,7 +173,7 @@ def test_without_the_queue_server_the_input_since_is_gone_and_the_newer_version_
 
 
 def _kept_keys(home: Path) -> set[str]:
-    """What is kept for a rollback on both servers."""
+    """Return the keys on both servers that are kept for a rollback."""
     found: set[str] = set()
     for role, keys in (("state", ("savepoint*",)), ("queue", ("pins",))):
         with contextlib.closing(access.connect(home, role)) as conn:  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The load of key groups: what instances count, publish and the node makes of it."""
+"""The load of key groups: instances count and publish it, the node sums it up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_loads_add_up_over_slots_and_begin_anew_with_each_owner() -> None:
     loads = GroupLoads(10.0)
     for at_s in range(30):
         loads.look("d", 0, at_s, "a" if at_s < 25 else "b", packed(0, 5 * at_s))
-        loads.look("d", 1, at_s, "c", packed(*([at_s] if at_s < 28 else [at_s, 7, 1])))  # a group that it has had since
+        loads.look("d", 1, at_s, "c", packed(*([at_s] if at_s < 28 else [at_s, 7, 1])))  # it has got groups 1 and 2 since
         loads.look("other", 0, at_s, "x", packed(100 * at_s))
     assert loads.events("d", 4) == [10, 5 * (5 + 4) + 7, 1, 0]
     assert loads.events("d", 1) == [10]

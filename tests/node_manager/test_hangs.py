@@ -1,7 +1,7 @@
-"""Servers that hang (SIGSTOP), lose their socket, or are met hanging by the next manager; and who is blamed for that meanwhile.
+"""Servers that hang (SIGSTOP), lose their socket, or hang when the next manager meets them; operators are not blamed meanwhile.
 
-The times are those of a node manager with a fifteenth of the usual grace: a server is replaced after 4 s.
-The long form, with the usual times: python -m benchmarks exactly_once --stops.
+The grace of the node manager is a fifteenth of the usual one: a server is replaced after 4 s.
+For the usual times, which take long: python -m benchmarks exactly_once --stops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HANG_S = 4.0
 
 @pytest.fixture
 def hasty(home_daemon: Daemon) -> Daemon:
-    """A node manager that loses patience soon, with one deployment."""
+    """A node manager with a short grace, with one deployment."""
     home_daemon.start(*SHORT)
     home_daemon.deploy(add(1))
     return home_daemon
@@ -46,7 +46,7 @@ def hasty(home_daemon: Daemon) -> Daemon:
 
 @contextlib.contextmanager
 def stopped(*pids: int) -> Iterator[None]:
-    """These processes stand still, and go on at the end if they are still there."""
+    """Stop these processes; continue those that are left at the end."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -58,7 +58,7 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 def passes(seconds: float) -> None:
-    """Let this time pass, which the hang is made of."""
+    """Let this time pass while the processes hang."""
     until = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() > until, seconds + 10, f"{seconds:g} s")
 
@@ -78,13 +78,13 @@ def lane_of() -> Iterator[Open]:
 
 
 def server(daemon: Daemon, role: str) -> tuple[int, str, str]:
-    """(pid, run id, trouble) as the status tells them."""
+    """Return (pid, run id, trouble) from the status."""
     return next((s.pid, s.run_id, s.trouble) for s in daemon.api.status().servers if s.role == role)
 
 
 def test_servers_that_hang_are_seen_in_the_status_and_waited_for(hasty: Daemon, lane_of: Open) -> None:
     address = str(hasty.home / "node.sock")
-    status._node(address)  # what it imports takes longer than the hang
+    status._node(address)  # the first call's imports take longer than the hang
     caller, before = lane_of(hasty), {role: server(hasty, role) for role in ROLES}
     with stopped(*(pid for pid, *_ in before.values())):
         wait_until(lambda: all("has not answered for" in server(hasty, role)[2] for role in ROLES), 20, "the servers' trouble")
@@ -117,7 +117,7 @@ def test_servers_without_their_sockets_are_ended_and_replaced(hasty: Daemon, lan
 
 
 def test_a_manager_that_stood_still_finds_all_as_it_was(hasty: Daemon, lane_of: Open) -> None:
-    """The servers hang with it: neither it nor they had the time that has passed on the clock."""
+    """The servers hang with it: neither it nor they have used the time that passed on the clock."""
     assert hasty.process is not None
     before = [server(hasty, role) for role in ROLES]
     caller = lane_of(hasty)
@@ -147,7 +147,7 @@ def test_a_manager_that_meets_a_server_it_cannot_reach_ends_it_before_it_starts_
         first.start()
         state = next(s for s in first.running() if s.role == "state").process.pid
         with stopped(state):
-            first._stopping.set()  # as if it had been killed: it looks after nothing any more
+            first._stopping.set()  # as if it had been killed: it no longer supervises anything
             assert second.start() == {"state"}
             assert not psutil.pid_exists(state) or psutil.Process(state).status() == psutil.STATUS_ZOMBIE
     finally:
@@ -200,15 +200,15 @@ def test_an_operator_is_not_blamed_for_time_in_which_nobody_could_answer_or_look
 
     assert after(5) == 0.0  # the first look
     assert after(5) == 5.0
-    assert after(90) == 5.0 + LOOK_MOST_S  # a server hung, or the manager stood still
+    assert after(90) == 5.0 + LOOK_MOST_S  # longer between two looks: a server hung, or the manager stood still
     assert after(5, able=False) == 5.0 + LOOK_MOST_S
     assert after(5) == 10.0 + LOOK_MOST_S
-    assert after(5, owner_since=2.0) == 0.0  # somebody else's turn
+    assert after(5, owner_since=2.0) == 0.0  # another owner
 
 
 @pytest.mark.parametrize("fills", [False, True])
 def test_a_server_that_does_not_answer_in_time_counts_as_lost_and_its_connection_is_not_used_again(tmp_path: Path, fills: bool) -> None:
-    """Its replies would be taken for those to the next commands. A server that takes nothing in either is no endless wait."""
+    """Late replies would be taken for those to the next commands. A server that does not read, either, is not waited for endlessly."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.listen(1)
@@ -224,7 +224,7 @@ def test_a_server_that_does_not_answer_in_time_counts_as_lost_and_its_connection
         others = []
         with pytest.raises(ServerLost, match="did not answer within 0.2 s"), pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "_greet", lambda self: "run_id:x")
-            for _ in range(10):  # until nobody more can wait to be let in
+            for _ in range(10):  # until the listen queue is full
                 others.append(Connection(str(tmp_path / "s"), timeout_s=0.2))
         for other in others:
             other.close()

@@ -1,4 +1,4 @@
-"""A home that an earlier release wrote is brought into this one's format at the first start, or refused with the remedy."""
+"""A home of an earlier release is converted to this one's format at the first start, or refused with a remedy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_home_of_an_earlier_release_goes_on_where_it_stopped(home_daemon: Daem
 
     home_daemon.stop()
     home_daemon.start(*ALONE)
-    assert run("q1", 7, [1, 5], "r3") == [9, 2]  # by a query that was started since
+    assert run("q1", 7, [1, 5], "r3") == [9, 2]  # a new run of the query
     assert run("two words", 9, [4, 4]) == [43, 44]
     with contextlib.closing(access.connect(home_daemon.home, "state")) as state:
         assert state.call("GET", keys.FORMAT) == b"3"
@@ -74,7 +74,7 @@ def test_a_home_of_an_earlier_release_goes_on_where_it_stopped(home_daemon: Daem
 
 @contextlib.contextmanager
 def serving(home: Path) -> Iterator[Connection]:
-    """A state server on the files of this home; it is killed in the end."""
+    """Run a state server on the files of this home; it is killed at the end."""
     socket = home / "s"
     process = subprocess.Popen(server_args(find_server()[0], "state", home / "servers" / "state", socket))
     try:
@@ -94,7 +94,7 @@ def serving(home: Path) -> Iterator[Connection]:
 
 
 def content(state: Connection) -> dict[bytes, object]:
-    """All there is, by key."""
+    """Return all keys with their values."""
     read = {b"string": "GET", b"hash": "HGETALL", b"list": "LRANGE", b"set": "SMEMBERS"}
     found: dict[bytes, object] = {}
     for key in state.call("KEYS", "*"):
@@ -138,7 +138,7 @@ def test_a_step_that_was_cut_short_on_the_disk_is_done_again(home: Path) -> None
     with serving(home) as state:
         list(itertools.islice(state_format.upgraded(state, 1), 2))
     file = home / "servers" / "state" / "appendonlydir" / "appendonly.aof.1.incr.aof"
-    file.write_bytes(file.read_bytes()[:-10])  # in the EXEC of the second
+    file.write_bytes(file.read_bytes()[:-10])  # within the EXEC of the second step
     wanted = NodeSettings(home, "n1")
     wanted.prepare()
     running = Servers(wanted, lambda _: None)
@@ -193,20 +193,20 @@ def test_what_still_runs_of_an_earlier_release_is_left_alone_until_it_is_stopped
     assert left <= {p.pid for p in home_daemon.processes()} and not (home_daemon.home / "format.json").exists()
 
     for pid in instances:
-        os.killpg(pid, signal.SIGSTOP)  # it does not notice that its servers go
+        os.killpg(pid, signal.SIGSTOP)  # so that it does not notice the end of its servers
     for role in ROLES:
         record = json.loads((home_daemon.home / "servers" / f"{role}.json").read_text())
         psutil.Process(record["process"]["pid"]).send_signal(signal.SIGTERM)
         wait_until(lambda r=record: not proc.alive(proc.ProcessId(**r["process"])), 10, "end of a server")  # type: ignore[misc]
     home_daemon.start(*ALONE)
-    assert not instances & {r["handle"]["data"]["pid"] for r in home_daemon.records()}  # it would write in its release's form
+    assert not instances & {r["handle"]["data"]["pid"] for r in home_daemon.records()}  # it would write in its own release's format
     assert Attempt.at_node(home_daemon.api, "d", "q1", 1, 2).run([1]) == [2]
 
 
 @pytest.mark.parametrize("damaged", ["", '{"deployments": [', "[]"])
 @pytest.mark.parametrize(("name", "remedy"), [("wanted.json", "Restore it from a backup"), ("placements.json", "Remove it while")])
 def test_a_home_whose_deployments_cannot_be_read_is_refused_and_stays_as_it_is(home: Path, name: str, remedy: str, damaged: str) -> None:
-    """Without them it would serve nothing, or its own slots as if they were all."""
+    """Without this file it would serve nothing, or its own slots as if there were no others."""
     settings = NodeSettings(home, "n")
     settings.prepare()
     (home / name).write_text(damaged)

@@ -1,4 +1,4 @@
-"""Two real nodes of one registry: the state of a keyed session that has begun on one never begins empty on the other."""
+"""Two real nodes with one registry: a keyed session with state on one node never begins empty on the other."""
 
 from __future__ import annotations
 
@@ -49,39 +49,39 @@ class Two:
         self._attempts = itertools.count(1)
 
     def start(self, node: Daemon) -> None:
-        """Start it, or start it again; it answers for the deployment then."""
+        """Start it, or start it again; wait until it answers for the deployment."""
         name = node.home.parent.name
         arguments = ["--registry", self.url, "--token-file", str(self.top / "registry" / "token"), "--session-idle-s", "0"]
         node.start("--node", name, *arguments)
         wait_until(lambda: any(s.deployment == "d" and s.state == "owner" for s in node.api.status().slots), 60, f"d on {name}")
 
     def lose(self, node: Daemon) -> None:
-        """The node and its disk; a new one has its name."""
+        """Replace the node by a new one with its name and an empty disk."""
         node.stop()
         shutil.rmtree(node.home)
         self.start(node)
 
     def attempt(self, node: Daemon, session: str, epoch: int, run: str = "r1", **asked: bool) -> Attempt:
-        """A task of that session's epoch on that node."""
+        """Open an attempt of a task at that session's epoch on that node."""
         return Attempt.at_node(node.api, "d", session, epoch, next(self._attempts), run, **asked)
 
     def counts(self, node: Daemon, session: str, epoch: int, **asked: bool) -> list[int]:
-        """A whole epoch there, with two events of key 1."""
+        """Run a whole epoch there, with two events of key 1; return the counts."""
         return self.attempt(node, session, epoch, **asked).run([1, 1])
 
     def home(self, session: str) -> str:
-        """The session's home, as the registry knows it."""
+        """Return the session's home, as the registry knows it."""
         return "".join(m["node"] for m in self.client.group_maps("d") if m["session"] == session)
 
     def exported(self, node: Daemon, session: str, *, replace: bool = False) -> Iterator[pb.StatePart]:
-        """The session as an import."""
+        """Export the session; yield it as an import."""
         for part in list(node.api.export_state("d", session)):
             if part.HasField("header"):
                 part.header.replace = replace
             yield part
 
     def back(self) -> None:
-        """The registry was stopped; it is started again and knows both nodes."""
+        """Start the registry again if it was stopped; wait until it has heard of both nodes."""
         if self.registry.process.poll() is not None:
             self.registry = start(self.top / "registry", "--listen", self.url.removeprefix("http://"))
             self.client = self.registry.client()
@@ -114,13 +114,13 @@ def two() -> Iterator[Two]:
 
 @pytest.fixture
 def session() -> str:
-    """A session no other test uses."""
+    """The name of a session that no other test uses."""
     return f"q{next(_sessions)}"
 
 
 @pytest.mark.short
 def test_a_session_that_began_on_one_node_is_refused_on_another_with_what_to_do(two: Two, session: str) -> None:
-    """Today each node begins its own: the second one counts from 1 again."""
+    """If each node began its own session, the second one would count from 1 again."""
     assert two.counts(two.a, session, 0) == [1, 2]
 
     for epoch, asked in ((0, {}), (1, {}), (1, {"start_empty": True})):
@@ -199,16 +199,16 @@ def test_a_session_that_began_without_a_store_does_not_begin_empty_elsewhere_wit
 
     with pytest.raises(StateElsewhere, match="on node a"):
         two.attempt(two.b, session, 1, stored=True, start_empty=True)
-    two.attempt(two.b, session, 1, stored=True).close()  # it finds out from the store whether that has the state
+    two.attempt(two.b, session, 1, stored=True).close()  # it then looks in the store for the state
 
 
 @pytest.mark.short
 def test_a_batch_job_may_run_on_both_nodes_and_a_retry_on_either(two: Two, session: str) -> None:
-    """Each group comes from one partition, whose retry is sent all of its events: wherever it runs it begins empty."""
+    """Each group comes from one partition, and a retry sends all of its events again: it begins empty on either node."""
     first = two.attempt(two.a, session, 0, run="")
     first.send([1, 1])
     assert len(first.frames()) == 1
-    first.close()  # it dies
+    first.close()  # the task dies
     assert two.attempt(two.b, session, 0, run="").run([1, 1, 2]) == [1, 2, 1]
     assert two.attempt(two.a, session, 0, run="").run([1, 1, 2]) == [1, 2, 1]
     assert two.home(session) == ""
@@ -232,7 +232,7 @@ def test_a_session_moves_by_export_drop_and_import(two: Two, session: str) -> No
 
 
 def test_a_released_home_that_comes_back_does_not_serve_what_is_old(two: Two, session: str) -> None:
-    """The registry tells it, since it would otherwise not ask."""
+    """The registry has to tell the node, which would not ask by itself."""
     assert two.counts(two.a, session, 0) == [1, 2]
     parts = list(two.exported(two.a, session))
     two.both_live()
@@ -261,7 +261,7 @@ def test_a_released_home_that_comes_back_does_not_serve_what_is_old(two: Two, se
 
 
 def test_a_node_that_lost_its_disk_is_not_the_home_any_more(two: Two, session: str) -> None:
-    """Also in the middle of the first epoch, where nothing else would tell: a part of the keys has begun."""
+    """Also in the middle of the first epoch, when some keys have begun and nothing else would show the loss."""
     two.attempt(two.a, session, 0, groups=[1]).run([1])
     two.lose(two.a)
 

@@ -1,4 +1,4 @@
-"""Scale to zero: a deployment that nobody calls has no instance, and the next frame, whoever sends it, is answered all the same."""
+"""Scale to zero: a deployment without callers has no instance, and the next frame from any caller is still answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images on a node: what is pulled is checked, unpacked safely, once, and refused by name when it does not belong here."""
+"""Images on a node: each is verified, unpacked safely and only once, or refused by name if it does not fit the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANIFEST = Manifest(name="t", version="1", entry="op:run", input={"a": "int64"},
 
 
 def layer(path: Path, members: Mapping[str, bytes | tarfile.TarInfo]) -> Path:
-    """A gzipped tar of files, or of the given entries."""
+    """Write a gzipped tar with these files, or these entries."""
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
             info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
@@ -36,7 +36,7 @@ def layer(path: Path, members: Mapping[str, bytes | tarfile.TarInfo]) -> Path:
 
 
 class Source:
-    """A registry of one version."""
+    """A registry with one version."""
 
     def __init__(self, directory: Path, **manifest: Any) -> None:
         self.blob = layer(directory / "layer.tar.gz", {"opt/udo/code/op.py": b"x = 1\n"}).read_bytes()
@@ -90,7 +90,7 @@ def test_what_is_damaged_of_an_image_on_disk_is_fetched_again_before_it_is_used(
     source, store = Source(tmp_path), tmp_path / "images"
     store.mkdir()
     spoilt(Images(store, source).get("t", "1"), how)
-    images = Images(store, source)  # of a node manager that was started again
+    images = Images(store, source)  # as after a restart of the node manager
     images.mend(image := images.get("t", digest="sha256:" + "a" * 64))
     assert ((image.code / "op.py").read_text(), source.fetched) == ("x = 1\n", 2)
     images.mend(image)
@@ -156,7 +156,7 @@ def test_another_python_or_platform_is_refused_before_anything_is_fetched(tmp_pa
 
 
 def test_a_whole_image_without_our_code_layer_needs_a_driver_that_runs_images(tmp_path: Path) -> None:
-    source = Source(tmp_path, python_tag="cp27")  # its own interpreter: none of the node's business
+    source = Source(tmp_path, python_tag="cp27")  # a whole image has its own interpreter, which need not fit the node's
     source.kinds = ("base",)
     stores = [tmp_path / "process", tmp_path / "docker"]
     for store in stores:

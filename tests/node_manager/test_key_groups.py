@@ -1,4 +1,4 @@
-"""How many key groups a deployment has is chosen when it is made, stored with each session, and checked wherever state comes back."""
+"""The number of key groups is chosen when a deployment is made, stored with each session, and checked whenever state comes back."""
 
 from __future__ import annotations
 

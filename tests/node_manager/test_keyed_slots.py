@@ -49,7 +49,7 @@ def test_an_attempt_that_dies_between_the_ends_of_two_slots_counts_once(cluster:
         assert counted(job.epoch(epoch, batches)) == (expected := oracle.epoch(batches)), "the task is tried again"
         job.restart()
         assert counted(job.epoch(epoch, batches)) == expected, "the query is restarted before Spark has committed the epoch"
-        job.dies(epoch, batches, ended)  # of two equal attempts either counts, in whatever slots the newer one has ended
+        job.dies(epoch, batches, ended)  # of two equal attempts either counts, in any slots that the newer one has ended
     assert counted(job.epoch(5, last := events(orders))) == oracle.epoch(last)
 
 
@@ -58,7 +58,7 @@ def test_the_watermark_of_every_slot_is_that_of_all_events(cluster: Cluster) -> 
     job, everywhere = Job(str(cluster.node.home / "node.sock"), times=True), list(range(128))
     assert job.epoch(0, [everywhere[::2]], 0, partition=0, partitions=2) == [0] * 64
     assert job.epoch(0, [everywhere[1::2]], 0, partition=1, partitions=2) == [0] * 64
-    # One event of one group, so in one slot: its time is the watermark of the next epoch in all.
+    # One event of one group reaches one slot only, but its time is the watermark of the next epoch in all slots.
     assert job.epoch(1, [[1]], 60, partition=1, partitions=2) == [0]
     assert job.epoch(1, [], 0, partition=0, partitions=2) == []
     fired = job.epoch(2, [], 0, partition=0, partitions=2) + job.epoch(2, [], 0, partition=1, partitions=2)
@@ -66,13 +66,13 @@ def test_the_watermark_of_every_slot_is_that_of_all_events(cluster: Cluster) -> 
 
 
 def copied(c: Cluster, deployment: str, session: str, *, replace: bool = False) -> None:
-    """Import what session q of `d` is now as a session of a deployment."""
+    """Import the present state of session q of `d` as a session of a deployment."""
     file = c.blobs / "q.state"
     c.node.api.import_state(state_file.parts(file, exported(c.node.api, file), deployment, session, None, replace))
 
 
 def also(c: Cluster, name: str, slots: int, version: str = "1") -> None:
-    """Another deployment of that version."""
+    """Deploy that version under another name."""
     c.client.deploy(name, "t", version, slots=slots)
     wait_until(lambda: c.state(name)[0] == "answering", 60, "the deployment to answer")
 
@@ -117,7 +117,7 @@ def test_timers_and_event_times_are_imported_into_every_slot(cluster: Cluster) -
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_epochs_count_once_whatever_dies_is_tried_again_or_updated(cluster: Cluster, seed: int) -> None:
-    """The chaos of one query: attempts die between ENDs, owners and the node manager are killed, the version is updated."""
+    """Random failures of one query: attempts die between ENDs, owners and the node manager are killed, the version is updated."""
     job, oracle, orders = deploy(cluster), Oracle(), random.Random(seed)
     versions = {1}
     for epoch in range(12):
@@ -172,12 +172,12 @@ def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(clust
         cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
 
 
-# The next state version: counts under another name.
+# The next state version: the count has another name.
 MIGRATED = COUNT.replace('"n"', '"m"') + "    def migrate(self, old, from_version): return {{'m': old['n']}}\n"
 
 
 def _migrated(c: Cluster) -> Job:
-    """A query of 3 slots that has seen 60 keys once; then their versions' state has another form."""
+    """Return a query on 3 slots with 60 keys seen once, after an update to a version with another form of state."""
     job = deploy(c)
     assert counted(job.epoch(0, [list(range(60))])) == [1] * 60
     c.push("2", MIGRATED.format(version=2), key=["a"], state_version=1, migrates_from=[0])
@@ -190,7 +190,7 @@ def _versions(c: Cluster) -> list[str]:
 
 
 def test_a_version_that_cannot_read_the_newer_ones_state_comes_back_in_every_slot(cluster: Cluster) -> None:
-    """What was answered by the newer version is processed again by it: an epoch that has ended, one that ended in one slot only, events."""
+    """It processes again all that the newer version has answered: an ended epoch, one that ended in one slot only, and single events."""
     job, keys = _migrated(cluster), list(range(60))
     assert job.epoch(1, [keys, keys[:20]]) == [2002] * 60 + [2003] * 20
     job.dies(2, [keys[::2]], (1,))

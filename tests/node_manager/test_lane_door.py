@@ -1,4 +1,4 @@
-"""OpenLane over HTTP: the same answer as by gRPC, the same errors by code, for the same user only."""
+"""OpenLane over HTTP: the same answer as by gRPC, the same error codes, and for the same user only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Ask = Callable[..., tuple[int, Any]]
 
 @pytest.fixture
 def door(manager: Manager) -> Iterator[Path]:
-    """The socket of a door that is open."""
+    """The socket of an open lane door."""
     served = LaneDoor(NodeService(manager), manager.settings.socket)
     served.start()
     path = manager.settings.socket.with_name(SOCKET_NAME)
@@ -50,7 +50,7 @@ def door(manager: Manager) -> Iterator[Path]:
 
 @pytest.fixture
 def ask(door: Path) -> Ask:
-    """Status and JSON of a request."""
+    """Send a request; return the status and JSON of its answer."""
 
     def send(body: Any, *, path: str = PATH, method: str = "POST", **headers: str) -> tuple[int, Any]:
         connection = _Http(door)

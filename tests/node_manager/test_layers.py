@@ -1,4 +1,4 @@
-"""Layers are unpacked by a child that limits itself: an honest one as it was packed, anything else refused, nothing else harmed."""
+"""Layers are unpacked by a child with limits: an honest layer as it was packed; a hostile one is refused and harms nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from udo_cli.packing.layers import CODE_ROOT, files_of, pack
 from udo_protocol.errors import Refused, Unavailable
 
 SMALL = UnpackLimits(bytes=1 << 20, entries=100, cpu_s=60)
-# As much as there is to unpack in a time nobody waits for: gzip members without content.
+# A layer that takes far longer to unpack than anyone waits: gzip members without content.
 ENDLESS = gzip.compress(b"", mtime=0) * 500_000
 LARGE = packed([file(f"{CODE}/op.py", bytes(900_000))])
 
 
 def tree(directory: Path) -> dict[str, tuple[int, bytes] | str]:
-    """path -> (mode, content), or where a link leads."""
+    """Return path -> (mode, content), or the target of a link."""
     found: dict[str, tuple[int, bytes] | str] = {}
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
@@ -39,7 +39,7 @@ def tree(directory: Path) -> dict[str, tuple[int, bytes] | str]:
 
 
 def unpacked(tmp_path: Path, blob: bytes, limits: UnpackLimits | None = None) -> Path:
-    """The folder it was unpacked to."""
+    """Unpack the layer; return the folder."""
     (tmp_path / "layer").write_bytes(blob)
     into = tmp_path / "draft" / "code"
     into.mkdir(parents=True)

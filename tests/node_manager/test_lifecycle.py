@@ -1,4 +1,4 @@
-"""A slot's life is a table of allowed moves, which the docs draw and the slots keep to."""
+"""A slot's life is a table of allowed moves, which the docs draw and the slots follow."""
 
 from __future__ import annotations
 

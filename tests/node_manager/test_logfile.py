@@ -1,4 +1,4 @@
-"""The log of an instance, whatever was written into it: gigabytes without a line end, lines without number."""
+"""The log of an instance with any content: gigabytes without a line end, or countless lines."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_moved_aside_is_no_more_than_is_kept(tmp_path: Path) -> None:
 def test_who_follows_misses_nothing_that_is_moved_aside_and_is_told_what_is_gone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     reader, told, written = logfile.LogReader(log), [], 0
-    assert list(reader.lines()) == []  # it is not there yet
+    assert list(reader.lines()) == []  # the log is not there yet
     with log.open("ab", buffering=0) as f:
         for each in range(2000):
             f.write(b"%d\n" % each)
@@ -101,7 +101,7 @@ def test_who_follows_misses_nothing_that_is_moved_aside_and_is_told_what_is_gone
     assert rest[-1] == "then 999"
     gone = int(cut.removeprefix("… ").removesuffix(" bytes cut").replace(",", ""))
     assert gone + sum(len(line) + 1 for line in rest) == written
-    assert logfile.tail(log, 0, position) == [logfile.tail(log, 0)[0]]  # nothing in front of it is left
+    assert logfile.tail(log, 0, position) == [logfile.tail(log, 0)[0]]  # nothing before the position is left
     reader.close()
 
 
@@ -134,7 +134,7 @@ def test_also_what_was_moved_aside_of_a_log_that_is_removed_meanwhile_is_read(tm
 
 
 def test_what_is_written_while_the_log_is_bounded_is_read_or_told_to_be_gone(tmp_path: Path) -> None:
-    """Between a look at the size and a truncation a writer that does not wait would lose lines that nobody counts."""
+    """Lines that are written between a look at the size and a truncation would be lost, and nobody would count them."""
     log, lines, width = tmp_path / "log", 400_000, 32
     log.touch()
     code = f"import sys\nf = open(sys.argv[1], 'ab', buffering=0)\nfor n in range({lines}): f.write(b'%0{width - 1}d\\n' % n)"
@@ -153,5 +153,5 @@ def test_what_is_written_while_the_log_is_bounded_is_read_or_told_to_be_gone(tmp
         reader.close()
     whole = [int(line) for line in seen if len(line) == width - 1 and line.isdigit()]
     assert whole == sorted(set(whole)) and whole[-1] == lines - 1
-    if not any(line.endswith("bytes cut here, or more") for line in seen):  # of a file system that cannot take blocks out of a file
+    if not any(line.endswith("bytes cut here, or more") for line in seen):  # unless the file system cannot remove blocks from a file
         assert sum(len(line) + 1 for line in seen) + gone == lines * width

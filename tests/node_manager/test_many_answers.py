@@ -1,5 +1,5 @@
-"""An operator that answers one event with a thousand: what answers take while they are made is bounded, also where they are as many as they
-may be."""
+"""An operator that answers one event with a thousand: the memory for answers under construction is bounded, also for the largest number
+that is allowed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def deployed(daemon: Daemon, source: str, policy: str, **manifest: Any) -> None:
 @pytest.mark.parametrize("isolation", ["shared", "process"])
 @pytest.mark.parametrize("policy", ["fail", "dead-letter"])
 def test_a_frame_of_ten_million_answers_takes_what_they_take_in_arrow(daemon: Daemon, lane: Open, isolation: str, policy: str) -> None:
-    """As dicts they were 2.3 GB."""
+    """As Python dicts they took 2.3 GB."""
     deployed(daemon, MANY, policy, isolation=isolation)
     caller = lane()
     caller.send([1000] * 10_000)

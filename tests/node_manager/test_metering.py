@@ -1,4 +1,4 @@
-"""What deployments use is counted once: over former owners, restarts of the node manager, and queries."""
+"""The usage of deployments is counted once: over former owners, restarts of the node manager, and queries."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_what_an_instance_counts_is_added_once_whoever_reads_it(tmp_path: Path) 
     for events, cpu_s in ((10, 1.0), (10, 1.0), (25, 1.5)):
         meter.count("d", 0, "i", counted(events, cpu_s), at=1000.0)
     meter.save(0.0)
-    meter.count("d", 0, "i", counted(30, 2.0), at=1001.0)  # not written down any more
+    meter.count("d", 0, "i", counted(30, 2.0), at=1001.0)  # not saved any more
 
     again = Meter(path)
     again.load()
     again.count("d", 0, "i", counted(40, 2.5), at=1002.0)  # the instance was adopted
     again.count("d", 0, "j", counted(5, 0.5), at=1003.0)
     assert again.former("d", 0, "j") == ["i"] and again.former("d", 0, "i") == ["j"] and again.former("d", 1, "j") == []
-    again.count_former("i", counted(42), at=1004.0)  # its last words; its processor time is not known any more
+    again.count_former("i", counted(42), at=1004.0)  # its last counts; its processor time is no longer known
 
     used = again.usage()["d"]
     assert (used.events_in, used.events_out, used.bytes_in, used.bytes_out, used.cpu_s) == (47, 94, 4700, 2350, 3.0)

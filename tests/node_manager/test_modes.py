@@ -34,13 +34,13 @@ def run(batch):
     return {"b": [a + 1 for a in batch.column("a").to_pylist()]}
 """
 WINDOW = 8
-# As by default, but for how long each thing takes.
+# The defaults, except for shorter times.
 QUICK = {"confirm": 2, "calm": 3, "settle": 1, "token_s": 1.0, "reverse_s": 4.0}
 AUTO = {"mode": "auto", "least": 1, "most": 3, "settings": QUICK}
 
 
 def callers(daemon: Daemon) -> Callers:
-    """Lanes one after the other in each of four threads, all their frames at once; every answer is checked."""
+    """Load through one lane after another in each of four threads; a lane sends all its frames at once; every answer is checked."""
 
     def once(thread: int, turn: int) -> int:
         came = answers(daemon.api, "d", f"load-{thread}-{turn}", list(range(WINDOW)))
@@ -52,13 +52,13 @@ def callers(daemon: Daemon) -> Callers:
 
 @pytest.fixture
 def quick(home: Path, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose node decides every other second, and removes a slot that nobody uses after one."""
+    """A cluster whose node decides every two seconds, and removes a slot one second after its last use."""
     with cluster.running(home, tmp_path / "registry", "--decide-s", "2", "--pinned-idle-s", "1") as c:
         yield c
 
 
 def _own(c: Cluster) -> int:
-    """Slots that get new lanes."""
+    """Return the number of slots that get new lanes."""
     return len(c.node.api.signals("d").slots)
 
 
@@ -96,7 +96,7 @@ def test_a_real_load_scales_up_its_end_scales_down_and_the_journal_replays(quick
 
 @pytest.mark.long
 def test_whatever_is_decided_and_whoever_dies_every_lane_is_answered_once_in_order(quick: Cluster) -> None:
-    """By the policy without guards, made as nervous as it can be."""
+    """The policy is the one without guards, with its most nervous settings."""
     c, nervous = quick, {"token_s": 0.1, "capacity": 4, "reverse_s": 0}
     c.deploy(SLOW, elasticity={"mode": "auto", "policy": "accept_all", "most": 4, "settings": nervous})
     for cycle in (1, 2):
@@ -122,7 +122,7 @@ def test_a_number_that_was_decided_stays_over_restarts_until_another_one_is_aske
     c.node.kill()
     c.start_node()
     wait_until(lambda: c.state()[0] == "answering", 30, "the node to report")
-    # On a busy machine the controller may have found that a third one is needed.
+    # On a busy machine the controller may have added a third slot.
     assert before <= {(s.slot, s.pid) for s in c.node.api.status().slots}, "the registry still says one"
 
     c.client.scale("d", 3)

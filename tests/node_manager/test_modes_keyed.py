@@ -1,4 +1,4 @@
-"""Mode auto of deployments that keep state, on a real node: key groups move, slots come and go, and every event counts once."""
+"""Mode auto for deployments that keep state, on a real node: key groups move, slots come and go, and every event counts once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from udo_protocol import ranges
 SLOW = (
     COUNT.format(version=1).replace("class run", "import time\nclass run").replace("        n =", "        time.sleep(0.002)\n        n =")
 )
-# As by default, but for how long each thing takes.
+# The defaults, except for shorter times.
 QUICK = {"balance_s": 1.0, "balance_use": 0.1, "token_s": 1.0, "reverse_s": 4.0}
-# On an even map of two slots: all in the first one, all in the second one.
+# Key groups that an even map of two slots has all in the first slot, and all in the second.
 FIRST, SECOND = range(16), range(96, 112)
 MINE = """
 from elasticity.balance.view import decided, goal
@@ -46,7 +46,7 @@ class Query:
         self._job, self._oracle, self._epoch = Job(str(node.home / "node.sock")), Oracle(), -1
 
     def epoch(self, keys: range, batches: int = 20) -> None:
-        """20 events in each batch, over these keys in turn."""
+        """Run an epoch with 20 events in each batch, over these keys in turn."""
         self._epoch += 1
         sent = [[keys[(20 * i + k) % len(keys)] for k in range(20)] for i in range(batches)]
         assert counted(self._job.epoch(self._epoch, sent)) == [n % 1000 for n in self._oracle.epoch(sent)], f"epoch {self._epoch}"
@@ -58,7 +58,7 @@ class Query:
 
 @pytest.fixture
 def quick(home: Path, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose node decides each second."""
+    """A cluster whose node decides every second."""
     with cluster.running(home, tmp_path / "registry", "--decide-s", "1", "--pinned-idle-s", "1") as c:
         yield c
 
@@ -71,7 +71,7 @@ def deploy(c: Cluster, slots: int, **elasticity: Any) -> Query:
 
 
 def share(c: Cluster, keys: range) -> list[int]:
-    """How many of these key groups each slot has."""
+    """Return the number of these key groups in each slot."""
     there = [set(ranges.parsed(s.groups, 128)) for s in c.node.api.status().slots if s.map_version]
     return [len(groups & set(keys)) for groups in there]
 

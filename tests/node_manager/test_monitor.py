@@ -1,4 +1,4 @@
-"""The monitor of slots: rates from looks computed by hand, and what it says of a real node under a known load."""
+"""The monitor of slots: rates from looks, checked by hand, and the signals of a real node under a known load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.registry.wanted import WantedDeployment
 
-# One frame in hand, of an instance of one core and 1 GB that has answered nothing yet.
+# One frame under way, at an instance with one core and 1 GB that has answered nothing yet.
 FIRST = SlotLook(
     at_s=0.0,
     owner="i",
@@ -44,7 +44,7 @@ def run(batch):
 
 
 def looks(n: int, **per_s: float) -> list[SlotLook]:
-    """A look each second; fields named in per_s grow by so much between two."""
+    """Return `n` looks, one per second; fields named in per_s grow by that much from one to the next."""
     return [replace(FIRST, at_s=float(i), **{name: getattr(FIRST, name) + i * by for name, by in per_s.items()}) for i in range(n)]
 
 
@@ -54,12 +54,12 @@ def seen(found: SlotRates | str) -> SlotRates:
 
 
 def test_rates_computed_by_hand() -> None:
-    # given 8 frames/s pushed and 6 answered, of 5 events each of which 2 come out, 0.1 s a frame in the operator, half a core
+    # given 8 frames/s pushed and 6 answered, of 5 events each, 2 of which have an answer; 0.1 s per frame in the operator; half a core
     steady = looks(11, tail=8, emitted=6, frames=6, events_in=30, events_out=12, busy_s=0.6, cpu_s=0.5)
     r = seen(rates(steady, 10.0))
     assert (r.arrivals, r.answers, r.outputs) == pytest.approx((40, 30, 12))
     assert (r.cpu, r.busy, r.memory, r.use) == pytest.approx((0.5, 0.6, 0.25, 0.6))
-    assert (r.backlog, r.growth) == pytest.approx((100, 10))  # 20 frames of 5 events wait
+    assert (r.backlog, r.growth) == pytest.approx((100, 10))  # 20 frames with 5 events each are waiting
     assert r.service_ms == pytest.approx(100)
     # then by Little's law: 2, 4 ... 20 frames in the slot, 11 on average, at 6 a second
     assert r.response_ms == pytest.approx(1000 * 11 / 6)
@@ -73,7 +73,7 @@ def test_only_the_window_counts() -> None:
 
 
 def test_counters_that_are_published_late_do_not_make_a_slot_look_idle() -> None:
-    # given 4 frames/s that are answered, of which nothing was counted within the window
+    # given 4 frames/s that are answered, none of which was counted within the window
     before = replace(FIRST, frames=100, events_in=1000, events_out=1000, busy_s=20.0)
     late = [replace(before, at_s=float(i), tail=4 * i, emitted=4 * i) for i in range(11)]
     r = seen(rates(late, 10.0))
@@ -109,7 +109,7 @@ def test_an_owner_that_is_replaced_and_a_log_that_begins_anew_break_no_rate() ->
 
 @pytest.fixture
 def monitor(manager: Manager, tmp_path: Path) -> Iterator[Monitor]:
-    """Another monitor of the manager, which looks when the test says so."""
+    """Another monitor of the manager, which looks only when the test says so."""
     made = Monitor(manager.servers, manager.driver, manager.deployments, Meter(tmp_path / "usage.json"), 10.0)
     yield made
     made.stop()
@@ -151,7 +151,7 @@ def test_a_slot_whose_keys_an_operator_broke_has_no_figures_and_others_do(manage
 
 @pytest.mark.long
 def test_signals_follow_a_real_load(daemon: Daemon, lane: Callable[..., Lane]) -> None:
-    """Bounds on what is said, not on time: an operator that sleeps 50 ms a frame is in the operator for most of the time."""
+    """The bounds are on reported shares, not on time: an operator that sleeps 50 ms a frame is busy for most of the time."""
     daemon.deploy(SLEEPY)
     caller = lane()
 

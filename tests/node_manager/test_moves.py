@@ -34,17 +34,17 @@ STRATEGIES = ("cpal", "direct")
 
 
 def slots(c: Cluster) -> list[int]:
-    """Numbers of the deployment's slots."""
+    """Return the numbers of the deployment's slots."""
     return [s.slot for s in c.node.api.status().slots]
 
 
 def where(c: Cluster) -> dict[int, list[int]]:
-    """Slot -> its key groups."""
+    """Return slot -> its key groups."""
     return {s.slot: ranges.parsed(s.groups, 128) for s in c.node.api.status().slots}
 
 
 def move(c: Cluster, groups: Sequence[int], to: int, strategy: str = "") -> None:
-    """Returns when they are there."""
+    """Move the key groups; return when they are there."""
     *_, last = c.node.api.move_groups("d", groups, to, strategy)
     assert last.done and last.moved == last.total == len(groups)
     assert set(groups) <= set(where(c)[to])
@@ -127,13 +127,13 @@ def test_dead_letters_move_with_their_groups(cluster: Cluster) -> None:
 
 
 def test_a_manager_that_is_killed_between_any_two_steps_of_a_move_goes_on_with_it(cluster: Cluster) -> None:
-    """The attempt that is under way sends the rest of its events while the manager is away, or waits for it."""
+    """The attempt under way sends the rest of its events while the manager is away, or waits for it."""
     job, oracle, orders = deploy(cluster, slots=2), Oracle(), random.Random(8)
     first, second = slots(cluster)
     source, to, groups = prefix("d", first), prefix("d", second), list(range(40))
 
     def begin_and_die(steps: int) -> None:
-        """So many steps are done when it dies."""
+        """Begin a move, whose manager dies after so many steps."""
         with contextlib.closing(access.connect(cluster.node.home, "state")) as state:
             now = group_map.load(state, source) or SlotGroups.even([first, second], 128)
         new = now.moved(groups, first, second)
@@ -168,19 +168,19 @@ def test_a_manager_that_is_killed_between_any_two_steps_of_a_move_goes_on_with_i
 
 def test_a_move_that_is_asked_for_while_another_one_ends_is_refused_or_carried_out(cluster: Cluster) -> None:
     deploy(cluster, slots=2)
-    back, there = slots(cluster)  # the group is in the first one
+    back, there = slots(cluster)  # the group is in the first slot
     with ThreadPoolExecutor(1) as behind:
         for turn in range(25):
             moving_there = behind.submit(move, cluster, [1], there)
             wait_until(lambda: 1 in where(cluster)[there], 20, "the group to be there")
             moved_at_last(cluster, [1], back)
             with contextlib.suppress(AssertionError):
-                moving_there.result()  # gone again, perhaps, when it looks
+                moving_there.result()  # it may be gone again by now
             assert 1 in where(cluster)[back], f"turn {turn}"
 
 
 def test_a_server_that_is_lost_around_a_move_loses_no_group_and_no_event(cluster: Cluster) -> None:
-    """Routes go with the queue server; what was begun is done again, and later attempts go by the map."""
+    """Routes are lost with the queue server; a move that has begun is done again, and later attempts follow the map."""
     job, oracle, orders = deploy(cluster, slots=2), Oracle(), random.Random(6)
     first, second = slots(cluster)
     for epoch, role in enumerate(["queue", "state", "queue"]):
@@ -195,7 +195,7 @@ def test_a_server_that_is_lost_around_a_move_loses_no_group_and_no_event(cluster
 
 
 def moved_at_last(c: Cluster, groups: Sequence[int], to: int) -> None:
-    """Whatever dies meanwhile: the command is given again."""
+    """Move the key groups, repeating the command whatever dies meanwhile."""
 
     def done() -> bool:
         with contextlib.suppress(UdoError):
@@ -269,7 +269,7 @@ def test_a_producer_that_forges_the_frames_of_a_move_gets_an_error_and_no_group_
 def test_a_node_that_stops_does_not_wait_for_a_move(cluster: Cluster) -> None:
     deploy(cluster, slots=2)
     first, _ = slots(cluster)
-    os.kill(cluster.node.slot().pid, signal.SIGSTOP)  # so that it hands nothing over
+    os.kill(cluster.node.slot().pid, signal.SIGSTOP)  # so that it does not hand over its groups
     cluster.client.scale("d", 3)
     with contextlib.closing(access.connect(cluster.node.home, "state")) as state:
         wait_until(lambda: moving.noted(state, prefix("d", first)) is not None, 30, "the move to begin")

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Nodes a and b with the slots of `count`, a with two, and c, which has none."""
+    """Nodes a and b with the slots of `count`, of which a has two; and c, which has none."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
     with nodes(top, "a", "b", "c", listening="ab") as made:
         made.deploy("count", COUNT.format(version=1), slots=3, **KEYED)
@@ -49,12 +49,12 @@ def cluster() -> Iterator[Nodes]:
 
 
 def where(c: Nodes) -> dict[str, set[int]]:
-    """Node -> its key groups, as it says itself."""
+    """Return node -> its key groups, as told by the node."""
     return {n: {g for shown in c.groups(n, "count") for g in ranges.parsed(shown, 128)} for n in "ab"}
 
 
 def moved(c: Nodes, asked: str, groups: Sequence[int], node: str, slot: int = 0) -> None:
-    """Returns when they are in that slot of that node; whatever dies meanwhile: the command is given again."""
+    """Move the groups to that slot of that node, repeating the command whatever dies meanwhile; return when they are there."""
 
     def done() -> bool:
         with contextlib.suppress(UdoError):
@@ -97,16 +97,16 @@ def test_a_new_version_goes_on_with_groups_that_have_moved(cluster: Nodes) -> No
 
 
 class MoverDies:
-    """A move whose manager is killed before it, does so many of its steps all the same, then dies for good; something else dies then."""
+    """A move that stops after some steps: its manager is killed first, the steps are done in its place, then something else dies."""
 
-    STEPS = 12  # more than there are: with the last ones the move is done
+    STEPS = 12  # more than there are, so that the last runs complete the move
 
     def __init__(self, cluster: Nodes, source: str, to: str) -> None:
         self._cluster, self._source, self._to = cluster, source, to
         self.done: list[str] = []
 
     def begin_and_die(self, groups: Sequence[int], steps: int, strike: str) -> None:
-        """In the middle of an epoch."""
+        """Do so many steps in the middle of an epoch, then strike."""
         c, daemon = self._cluster, self._cluster.daemons[self._source]
         own = [SimpleNamespace(number=n, prefix=prefix("count", n)) for n in self._numbers()]
         deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])
@@ -127,29 +127,29 @@ class MoverDies:
         return [s.slot for s in self._cluster.daemons[self._source].api.status().slots if s.deployment == "count"]
 
     def nothing(self) -> None:
-        """Only the manager that moves the groups."""
+        """Kill only the manager that moves the groups."""
 
     def other_manager(self) -> None:
-        """That of the node that they move to."""
+        """Kill the manager of the node that they move to."""
         self._cluster.daemons[self._to].kill()
         self._cluster.start(self._to)
 
     def other_node(self) -> None:
-        """All of the node that they move to but its disk."""
+        """Kill all of the node that they move to; its disk stays."""
         self._cluster.lose(self._to)
         self._cluster.start(self._to)
 
     def own_node(self) -> None:
-        """All of the node that moves them but its disk."""
+        """Kill all of the node that moves them; its disk stays."""
         self._cluster.lose(self._source)
 
     def other_owners(self) -> None:
-        """The instances of the slots that they move to."""
+        """Kill the instances of the slots that they move to."""
         for pid in [s.pid for s in self._cluster.daemons[self._to].api.status().slots if s.pid]:
             os.kill(pid, signal.SIGKILL)
 
     def registry(self) -> None:
-        """It is away for a moment."""
+        """Stop the registry for a moment."""
         self._cluster.registry.stop()
         self._cluster.start_registry()
 

@@ -1,4 +1,4 @@
-"""The network by opt-in: an operator in a sandbox reaches the endpoints that it asks for and the node allows, and no others."""
+"""Network access by opt-in: an operator in a sandbox reaches the endpoints that it asks for and the node allows, and no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.node_manager.conftest import Daemon, Lane
 from udo_protocol.errors import Refused
 from udo_protocol.formats.manifest import parse
 
-# Asks the place that the tens of `a` name for `a`, by the standard library's client; b = -1 if it is refused.
+# Requests /a from PLACES[a // 10] with the standard library's client; b = -1 if the connection is refused.
 ASK = """
 import errno, urllib.error, urllib.request
 from udo_runtime import operator
@@ -38,7 +38,7 @@ def run(batch):
 
 
 class Doubling(BaseHTTPRequestHandler):
-    """Answers /21 with 42, and notes by which name it was asked."""
+    """Answers /21 with 42, and records the host name of each request."""
 
     def do_GET(self) -> None:
         self.server.names.add(self.headers["Host"])  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ class Doubling(BaseHTTPRequestHandler):
         pass
 
 
-# The name of the error of a connection to the place that `a` names.
+# Connects to PLACES[a]; answers with the byte received, or the name of the error.
 CONNECT = """
 import socket
 from udo_runtime import operator
@@ -113,7 +113,7 @@ def relays(daemon: Daemon) -> list[psutil.Process]:
 
 
 def own_address() -> str:
-    """An address of this host that is not the loopback's, as a service elsewhere has one."""
+    """Return an address of this host other than the loopback's, as a service elsewhere has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
         s.connect(("192.0.2.1", 9))
         return str(s.getsockname()[0])
@@ -123,7 +123,7 @@ def own_address() -> str:
 def test_an_operator_reaches_the_endpoints_it_asks_for_by_their_names_and_no_others(
     home_daemon: Daemon, service: ThreadingHTTPServer, other: ThreadingHTTPServer
 ) -> None:
-    """By a name of this host, by `localhost` and by an address; the last place is served too, and allowed by the node."""
+    """By a host name, by `localhost` and by an address; the last place is served and allowed by the node, but not asked for."""
     hosts = dict.fromkeys((socket.gethostname(), "localhost", own_address()))
     asked, closed = [f"{h}:{service.server_port}" for h in hosts], f"localhost:{other.server_port}"
     daemon = sandboxed(home_daemon, *(f"--allow-network={e}" for e in [*asked, closed]))

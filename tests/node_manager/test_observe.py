@@ -1,4 +1,4 @@
-"""What can be seen of a node: status, statistics, logs, metrics, health; and that looking and idling cost little."""
+"""Observing a node: status, statistics, logs, metrics, health; looking and idling cost little."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def test_the_page_tells_of_the_node_its_servers_and_its_disk(daemon: Daemon) -> 
 
 
 def test_each_metric_has_the_value_of_what_it_is_named_after(daemon: Daemon, lane: Open) -> None:
-    """Two deployments; no two counters, over both, have the same values, so none can stand in for another."""
+    """Over both deployments no two counters have the same values, so none can stand in for another."""
     policies = {"d": {"policy": "dead-letter", "limits": {"retries": 3}}, "e": {"policy": "fail"}}
     for name, config in policies.items():
         daemon.deploy(f"{PICKY}# {name}\n", name=name, config_json=json.dumps(config))
     for deaths in (1, 2):
         os.kill(daemon.slot("e").pid, signal.SIGKILL)
         wait_until(lambda n=deaths: (daemon.slot("e").restarts, daemon.slot("e").state) == (n, "owner"), 30, "the next owner")  # type: ignore[misc]
-    unlucky = [[13]]  # the frame that fails is the last of its lane
+    unlucky = [[13]]  # the failing frame is the last in its lane
     lanes = {"d": [[[1, 2, 3, 4], [13, 5, 13]]], "e": [[[1, 2], [3, 4, 5], [6]], unlucky, unlucky, unlucky]}
     for name, each in lanes.items():
         for frames in each:
@@ -134,7 +134,7 @@ def test_each_metric_has_the_value_of_what_it_is_named_after(daemon: Daemon, lan
                 caller.receive()
 
     expected = {
-        "events_in": (7, 6),  # not those of a frame that failed
+        "events_in": (7, 6),  # without the events of failed frames
         "events_out": (5, 6),
         "frames": (2, 3),
         "errors": (0, 3),
@@ -224,7 +224,7 @@ def test_an_idle_node_costs_almost_nothing(home_daemon: Daemon) -> None:
     caller.ask(1)
     caller.conn.close()
     mine = [psutil.Process(daemon.process.pid), *daemon.processes()]  # type: ignore[union-attr]
-    quiet = time.monotonic() + 2.0  # the warm pool fills up again meanwhile
+    quiet = time.monotonic() + 2.0  # meanwhile the warm pool fills up again
     wait_until(lambda: time.monotonic() > quiet, 5, "quiet")
 
     def spent() -> float:
@@ -235,7 +235,7 @@ def test_an_idle_node_costs_almost_nothing(home_daemon: Daemon) -> None:
     wait_until(lambda: time.monotonic() > until, 10, "measurement")
     used = (spent() - start) / (time.monotonic() - begun)
 
-    # Manager, two servers, watchdog, owner and warm instance together; a core is 1.0.
+    # Manager, two servers, watchdog, owner and warm instance together; 1.0 is a core.
     assert used < 0.04, f"{used:.3f} cores"
 
 

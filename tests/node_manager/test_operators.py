@@ -1,4 +1,4 @@
-"""Operators that misbehave: each becomes an error that says what happened, and the next event is served."""
+"""Operators that misbehave: each failure becomes an error that says what happened, and the next event is served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.queue.frame import ANSWER, ERROR
 
 Open = Callable[..., Lane]
-# Answers a + 1; does something bad on the event that is asked for.
+# Answers a + 1, but misbehaves on the negative events.
 BAD = """
 import os, sys, time
 from udo_runtime import operator
@@ -174,7 +174,7 @@ def run(batch):
 
 
 def test_an_operator_brings_its_own_version_of_a_library_that_the_platform_has_too(daemon: Daemon, lane: Open) -> None:
-    # Both are installed beside Spark, msgpack is even loaded by warm instances: the operator sees its own of both.
+    # The platform has both, and warm instances have even loaded msgpack: the operator sees its own version of each.
     assert version("structlog") != "0.0.1" and version("msgpack") != "0.0.2"
     own = {"structlog.py": LIB.format(v="0.0.1", n=40), "msgpack/__init__.py": LIB.format(v="0.0.2", n=2)}
 

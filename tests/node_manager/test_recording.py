@@ -1,4 +1,4 @@
-"""`udo record` on real nodes, and `udo test --replay`: the recorded frames give a local operator what they gave the served one."""
+"""`udo record` on real nodes, and `udo test --replay`: a local operator answers the recorded frames as the served one did."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EVENTWISE = {**STATELESS, "entry": "op:Op"}
 
 
 def pins(daemon: Daemon) -> list[int]:
-    """Where the log is held."""
+    """Return the positions from which the log is held."""
     with queue(daemon) as conn:
         return [int(bytes(v).partition(b":")[0]) for v in conn.call("HVALS", f"{P}pins")]
 
@@ -61,7 +61,7 @@ def test_a_stateless_recording_replays_to_the_answers_that_were_served(
 ) -> None:
     daemon.deploy(add(1), config_json='{"env": {"GREETING": "hunter2"}, "secrets": {"KEY": "hunter3"}}')
     one, two = lane(), lane()
-    one.ask(100)  # before it begins
+    one.ask(100)  # before the recording begins
     recording = Recorder(daemon.api, "d", tmp_path / "r", frames=4)
     served: dict[str, list[Any]] = {}
     for each, values in ((one, [1, 2, 3]), (two, [4]), (one, [5, 6]), (two, [])):
@@ -97,7 +97,7 @@ def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_
     recording = Recorder(daemon.api, "d", tmp_path / "r")
     under_way.send([2], [T0 + MINUTE])
     query.collect(under_way)
-    again = query.attempt(1)  # the task failed: what it did is taken back
+    again = query.attempt(1)  # the task failed: its effects are undone
     again.send([1, 5], [T0 + MINUTE] * 2)
     again.end()
     query.collect(again)
@@ -117,7 +117,7 @@ def test_a_keyed_recording_in_the_middle_of_a_query_replays_to_the_answers_that_
     outcome, of_epoch = by_lane(udo, local(COUNT.format(step=1), **KEYED), tmp_path / "r", "--epoch", "2")
     assert of_epoch == {name: rows for name, rows in served.items() if name.split(".")[2] == "2"}
     _, changed = by_lane(udo, local(COUNT.format(step=100), **KEYED), tmp_path / "r")
-    assert changed[f"other.r1.1.{other._attempts}"] == [(1, 101), (1, 201)]  # goes on from the recorded 1
+    assert changed[f"other.r1.1.{other._attempts}"] == [(1, 101), (1, 201)]  # continues from the recorded 1
 
 
 def test_a_recording_that_begins_while_checkpoints_are_written_has_the_state_that_fits_its_frames(
@@ -145,7 +145,7 @@ def test_a_recording_that_begins_while_checkpoints_are_written_has_the_state_tha
         _, answers = by_lane(udo, operator, tmp_path / f"r{i}")
         first, *others = answers
         assert len(others) >= 10
-        for name, rows in answers.items():  # of the last one perhaps only the first frames are recorded
+        for name, rows in answers.items():  # the last attempt may be recorded in part
             assert rows == query.served[name][: len(rows)] if name == others[-1] else rows == query.served[name], name
 
 
@@ -154,7 +154,7 @@ def test_a_recorder_that_does_not_keep_up_holds_nothing_back_and_says_what_is_mi
     each = lane()
     parts = daemon.api.record("d", 60, 200)
     assert next(parts).header.first_seq == 1
-    for _ in range(60):  # 30 MB, which nobody takes, past a log of 4 MB
+    for _ in range(60):  # 30 MB that nobody takes, past a log of 4 MB
         each.send([1] * (64 << 10))
         each.receive()
     missing: list[int] = []
@@ -162,7 +162,7 @@ def test_a_recorder_that_does_not_keep_up_holds_nothing_back_and_says_what_is_mi
     for part in parts:
         if part.WhichOneof("part") == "gap":
             if not missing:
-                each.send([1])  # the last one, number 61
+                each.send([1])  # the last frame, number 61
             missing += range(part.gap.first_seq, part.gap.last_seq + 1)
         elif part.WhichOneof("part") == "frames":
             seen += range(part.frames.first_seq, part.frames.first_seq + len(part.frames.frames))
@@ -180,7 +180,7 @@ def test_a_keyed_recording_ends_where_its_recorder_did_not_keep_up(daemon: Daemo
     parts = daemon.api.record("d", 60, 200)
     next(parts)
     query = Attempt.at_node(daemon.api, "d", "q", 0, 1)
-    for _ in range(20):  # 25 MB, which nobody takes, past a log of 4 MB
+    for _ in range(20):  # 25 MB that nobody takes, past a log of 4 MB
         query.send([1] * (64 << 10))
         query.frames()
     query.end()
@@ -199,7 +199,7 @@ def test_a_recording_ends_where_the_state_was_changed_from_outside(home_daemon: 
     recording = Recorder(daemon.api, "d", tmp_path / "r")
     query.run(1, [1])
     daemon.api.drop_state("d", "q")
-    Query(daemon, "q").run(0, [1])  # of another state
+    Query(daemon, "q").run(0, [1])  # on another state
     made = recording.done()
     assert "state of session q was dropped or replaced" in made.reason
     assert made.frames <= 2
@@ -232,7 +232,7 @@ def test_the_pin_of_a_dead_recorder_goes(daemon: Daemon, lane: Callable[..., Lan
 
     parts = daemon.api.record("d", 3600)
     next(parts)
-    daemon.kill()  # and now the node manager, which cannot release it
+    daemon.kill()  # now the node manager, which then cannot release the pin
 
     def trimmed() -> bool:
         each.ask(1)
@@ -289,7 +289,7 @@ def test_what_cannot_be_recorded_is_said(daemon: Daemon, udo: Shell, tmp_path: P
 
 @pytest.fixture
 def recorded(daemon: Daemon, lane: Callable[..., Lane], tmp_path: Path) -> Path:
-    """Five frames of one event each, 1 to 5, and one that is no frame at all."""
+    """A recording of five frames with one event each, 1 to 5, and of one with garbage."""
     daemon.deploy(add(1))
     each = lane()
     recording = Recorder(daemon.api, "d", tmp_path / "five", frames=6)
@@ -376,24 +376,24 @@ class Terminal:
         self._text = ""
 
     def until(self, text: str, timeout_s: float = 60.0) -> str:
-        """All up to `text`, which is waited for."""
+        """Wait for `text`; return everything before it."""
         deadline = time.monotonic() + timeout_s
         while text not in self._text:
             ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"no {text!r} within {timeout_s} s, but: {self._text}"
             try:
                 self._text += os.read(self._fd, 4096).decode()
-            except OSError:  # it has ended
+            except OSError:  # the command has ended
                 pytest.fail(f"ended without {text!r}: {self._text}")
         before, _, self._text = self._text.partition(text)
         return before
 
     def type(self, text: str) -> None:
-        """A line."""
+        """Type a line."""
         os.write(self._fd, text.encode() + b"\n")
 
     def end(self) -> int:
-        """Its exit status; the terminal is gone."""
+        """Return its exit status; the terminal is closed."""
         try:
             return self.process.wait(bound(30))
         finally:

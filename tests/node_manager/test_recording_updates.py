@@ -1,4 +1,4 @@
-"""Recordings that begin or go on while the operator is updated or rolled back: the replay gives what was served, or is refused."""
+"""Recordings that begin or continue while the operator is updated or rolled back: the replay gives the served answers, or is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Local = Callable[..., Path]
 
 
 class Running:
-    """A deployment `d` whose query goes on; an attempt at epoch 1 is under way."""
+    """A deployment `d` with a running query, whose attempt at epoch 1 is under way."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -41,12 +41,12 @@ class Running:
         self.send([1, 4])
 
     def send(self, keys: list[int]) -> None:
-        """A frame of the attempt under way."""
+        """Send a frame in the attempt under way."""
         self.under_way.send(keys, [T0] * len(keys))
         self.query.collect(self.under_way)
 
     def end(self) -> None:
-        """Its end, and two more epochs."""
+        """End the attempt under way, then run two more epochs."""
         self.under_way.end()
         self.query.collect(self.under_way)
         self.under_way.close()
@@ -54,15 +54,15 @@ class Running:
         self.query.run(3, [2])
 
     def update(self, version: str, digest: str) -> None:
-        """To that version."""
+        """Update to that version."""
         assert list(self.daemon.api.update("d", version, digest))[-1].phase == "done"
 
     def served(self) -> dict[str, list[Any]]:
-        """What was answered since the checkpoint of epoch 0."""
+        """Return the answers since the checkpoint of epoch 0."""
         return {n: rows for n, rows in self.query.served.items() if n.split(".")[2] != "0"}
 
     def complete(self, recording: Recorder) -> recorder.Recorded:
-        """End the recording behind what has been answered."""
+        """End the recording after the last answered frame."""
         return recording.stop(stats(self.daemon).emitted)
 
 
@@ -92,7 +92,7 @@ def test_a_recording_that_begins_during_an_update_and_goes_on_over_it(
     running.end()
     made = running.complete(recording)
     assert (made.gaps, made.reason) == ([], recorder.INTERRUPTED)
-    for operator in (local(COUNT, **KEYED), local(CENTS, **NEWER)):  # the state is from before the update
+    for operator in (local(COUNT, **KEYED), local(CENTS, **NEWER)):  # the recorded state is from before the update
         assert by_lane(udo, operator, tmp_path / "r")[1] == running.served()
 
 
@@ -123,14 +123,14 @@ def test_a_recording_over_a_rollback_and_one_right_behind_it(
     running.send([2, 1])
     running.under_way.end()
     running.query.collect(running.under_way)
-    if begins == "before":  # of the newer version's state
+    if begins == "before":  # records the newer version's state
         recording = Recorder(running.daemon.api, "d", tmp_path / "r")
         since = set(running.query.served)
     running.under_way.close()
     running.under_way = running.query.attempt(2)
     running.send([1])
     running.update("1", running.former)
-    if begins == "after":  # of the state of the version that came back, which covers all that was answered before
+    if begins == "after":  # records the state of the version that came back, which covers all answers before
         running.send([4])
         recording = Recorder(running.daemon.api, "d", tmp_path / "r")
         since = set(running.query.served) - {"q.r1.2.3"}
@@ -167,7 +167,7 @@ def test_a_recording_ends_where_dead_letters_are_sent_again(daemon: Daemon, tmp_
     assert Attempt.at_node(daemon.api, "d", "q", 2, 3).run([1]) == [1, 1]
     made = recording.done()
     assert (made.frames, "dead letters are sent again" in made.reason) == (2, True)
-    # They are over with the next micro-batch; what they left is state.
+    # The letters are done with the next micro-batch; their effects are part of the state.
     after = Recorder(daemon.api, "d", tmp_path / "after")
     assert Attempt.at_node(daemon.api, "d", "q", 3, 4).run([1]) == [1]
     assert after.stop(stats(daemon).emitted).reason == recorder.INTERRUPTED

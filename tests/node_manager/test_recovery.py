@@ -1,4 +1,4 @@
-"""What survives what: the manager's death, a server's death, a death of everything; and that a stop leaves nothing."""
+"""State and events survive the manager's death, a server's death, and the death of everything; and a stop leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HANGS = "import time\ntime.sleep(600)\n"
 
 
 class Flow:
-    """Events through one lane without a break, in a thread."""
+    """Events sent through one lane without a break, by a thread."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane, self.answers = lane, 0
@@ -76,7 +76,7 @@ def test_events_flow_on_while_the_manager_is_killed_and_the_next_one_adopts_all(
     flow.advance(50)
 
     daemon.kill()
-    flow.advance(50)  # nobody manages the node now
+    flow.advance(50)  # without a node manager
     daemon.start()
     flow.advance(50)
     after = daemon.slot()
@@ -195,7 +195,7 @@ def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for
 
 
 def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home: Path) -> None:
-    """One that was still pulling when the stop came."""
+    """The deployment was still pulling its image when the stop came."""
     digest = put_image(home, add(1))
     manager.stop()
     with pytest.raises(Unavailable, match="n is stopping"):
@@ -204,7 +204,7 @@ def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home:
 
 
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
-    # Given: both servers of a manager that does not renew its heartbeat, and an instance that never looks at it.
+    # Given: both servers, whose manager does not renew its heartbeat, and an instance that never looks at it.
     settings = NodeSettings(home, "n", heartbeat_grace_ms=1500)
     settings.prepare()
     source = f"""
@@ -234,7 +234,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartbeat(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The manager that has just started it may be short of time, as when all its deployments start over at once."""
+    """The manager that has just started it may be busy, as when all its deployments start over at once."""
     monkeypatch.setattr(watchdog, "INTERVAL_S", 0.02)
     NodeSettings(home, "n").prepare()
     users, binary = Users(home), find_server(os.environ.get("UDO_SERVER"))[0]
@@ -246,7 +246,7 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
         running[role] = subprocess.Popen(args, stdout=subprocess.DEVNULL)
 
     def looks() -> int:
-        """How often the watchdog has looked at this queue server."""
+        """Return how often the watchdog has looked at this queue server."""
         with contextlib.suppress(ServerLost), contextlib.closing(access.connect(home, "queue")) as queue:
             found = re.search(r"cmdstat_exists:calls=(\d+)", bytes(queue.call("INFO", "commandstats")).decode())
             return int(found[1]) if found else 0
@@ -269,11 +269,11 @@ def test_a_queue_server_started_again_has_the_whole_grace_until_its_first_heartb
         launch("queue")
         wait_until(
             lambda: looks() > 20, 10, "the watchdog to look again and again"
-        )  # without a heartbeat, for much longer than 3 intervals
+        )  # far more than 3 intervals of the watchdog without a heartbeat
         beat("SET", "1")
         before = looks()
         wait_until(lambda: looks() > before + 3, 10, "the watchdog to see it")
-        beat("DEL")  # as it expires when the manager is gone
+        beat("DEL")  # as when it expires after the manager's end
         watching.join(bound(10))
         assert [p.wait(bound(10)) for p in running.values()] == [0, 0]
     finally:
@@ -368,7 +368,7 @@ def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home:
     try:
         assert servers.start() == {"queue", "state"}
         for server in servers.running():
-            assert os.stat(settings.home).st_mode & 0o777 == 0o700  # nobody else gets as far as the socket
+            assert os.stat(settings.home).st_mode & 0o777 == 0o700  # no other user reaches the socket
             listening = [c for c in psutil.Process(server.process.pid).net_connections() if c.family != socket.AF_UNIX]
             assert listening == []
         with contextlib.closing(servers.connect("queue")) as queue:

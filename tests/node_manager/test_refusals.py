@@ -1,4 +1,4 @@
-"""A version that is refused holds up nobody, is reported with its reason, and is not tried again before something has changed."""
+"""A refused version holds up nobody, is reported with its reason, and is not tried again until something changes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ NEGATIVE = HOSTILE["negative_size"][1]()
 
 
 def digest_of(operator: str) -> str:
-    """Of its only version."""
+    """Return the digest of the operator's only version."""
     return "sha256:" + hashlib.sha256(operator.encode()).hexdigest()
 
 
 class Source:
-    """A registry of operators with one layer each, and what was fetched of them; who fetches waits for `open`."""
+    """A registry of operators with one layer each, and the names fetched from it; a fetch waits for the operator's `open`."""
 
     def __init__(self, **layers: bytes) -> None:
         self.layers, self.fetched = layers, list[str]()
@@ -94,7 +94,7 @@ def test_drafts_of_a_killed_node_manager_are_removed_at_start(tmp_path: Path) ->
 
 
 class Wishes(Source):
-    """A registry with wishes for one node, which notes what that reports."""
+    """A registry with wishes for one node; it keeps the node's reports."""
 
     def __init__(self, operators: list[str], **layers: bytes) -> None:
         super().__init__(**layers)
@@ -112,23 +112,23 @@ class Wishes(Source):
         self.reports.append((report.deployment, report.state, report.detail))
 
     def heartbeat(self, node: str, **properties: Any) -> dict[str, Any]:
-        """Nobody counts."""
+        """Ignore it."""
         return {}
 
     def leave(self, node: str, incarnation: str) -> None:
-        """Nobody counts."""
+        """Ignore it."""
 
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
         raise NotImplementedError
 
     def of(self, deployment: str) -> list[tuple[str, str]]:
-        """(state, detail) of all its reports."""
+        """Return (state, detail) of all reports about the deployment."""
         return [(state, detail) for name, state, detail in self.reports if name == deployment]
 
 
 @pytest.fixture
 def reconciling(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts reconcilers over a node without processes; what failed is tried again at once."""
+    """Start reconcilers for a node without processes; failures are tried again at once."""
     monkeypatch.setattr(reconcile, "_AGAIN_S", 0.05)
     started = []
 
@@ -188,7 +188,7 @@ def test_more_failing_deployments_than_threads_hold_up_nobody(reconciling: Any) 
 
 
 def hostile_version(name: str, version: str, blob: bytes) -> Image:
-    """An image whose code layer is this blob."""
+    """Return an image whose code layer is this blob."""
     made = image(name, version, "", **SCHEMAS)
     manifest = json.loads(made.manifest)
     manifest["layers"][0] |= {"digest": sha(blob), "size": len(blob)}
@@ -203,11 +203,11 @@ def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused
     hostile_version("evil", "1", NEGATIVE).push(client, cluster.blobs)
     client.deploy("e", "evil", "1")
 
-    # `udo deploy` and `udo inspect` say why; an innocent update, and a deployment, go on.
+    # `udo deploy` and `udo inspect` say why; an innocent update and another deployment go on.
     with pytest.raises(Refused, match=r"node n1: refused: layer code: .* has the size '-1536'"):
         remote.await_answering(client, "e", 30, lambda _: None)
     assert cluster.state("e") == ("refused", "1")
-    # Who calls it from Spark or a client hears the same.
+    # A caller from Spark or a client gets the same message.
     with pytest.raises(Refused, match=r"deployment 'e' is not served on node n1: .* has the size '-1536'"):
         Lane(cluster.node.api, "e", "l")
     assert list(client.update("d", "2"))[-1]["phase"] == "done"
@@ -215,7 +215,7 @@ def test_a_hostile_version_blocks_no_deploy_or_update_and_says_why_it_is_refused
     client.deploy("o", "other", "1")
     remote.await_answering(client, "o", 30, lambda _: None)
 
-    # Asked for again, it is tried again; undeployed, it is gone; an update to such a version is refused and the old one serves.
+    # Deployed again, it is tried again; an update to such a version is refused, and the old version serves.
     first = client.deployment("e")["nodes"][0]["at"]
     client.deploy("e", "evil", "1")
     wait_until(lambda: any(n["at"] > first for n in client.deployment("e")["nodes"]), 30, "another try")
