@@ -1,4 +1,4 @@
-"""A node with a real registry: it pulls what is wanted, reports back, and needs nobody once it has been told."""
+"""A node with a real registry: it pulls the wanted versions, reports back, and from then on works without the registry."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_registry_that_is_away_stops_nothing_not_even_a_restart_of_the_node(cl
     cluster.start_node(url)
     assert cluster.lane().ask(1) == 2
 
-    # And when it is back the node hears of it.
+    # When the registry is back, the node follows it again.
     cluster.registry = start(cluster.data, "--listen", url.removeprefix("http://"))
     cluster.client = cluster.registry.client()
     cluster.push("2", add(100))
@@ -154,7 +154,7 @@ def test_a_node_that_comes_back_after_an_update_it_missed_catches_up(cluster: Cl
 
 
 def missed_by_n1(cluster: Cluster, version: str) -> None:
-    """An update that another node, which checks nothing, takes part in alone."""
+    """Update to `version` with n0, a fake node that checks nothing, as the only node."""
     cluster.client.leave("n1")
     with FakeNode(cluster.client, "n0"):
         assert list(cluster.client.update("d", version))[-1]["phase"] == "done"
@@ -162,9 +162,9 @@ def missed_by_n1(cluster: Cluster, version: str) -> None:
 
 @pytest.mark.long
 def test_a_version_that_a_node_missed_is_checked_before_it_owns_anything_there(cluster: Cluster) -> None:
-    """Nothing of the deployment runs when the node comes back: the former version is started, the new one tried beside it."""
+    """No instance is left when the node comes back: it starts the former version, and tries the new one beside it."""
     node = cluster.node
-    go = node.home / "run" / "go"  # of the node, an operator sees this directory
+    go = node.home / "run" / "go"  # the one directory of the node that an operator sees
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
     go.touch()
     cluster.push("1", waits + COUNT, **KEYED)
@@ -216,7 +216,7 @@ def test_an_operator_that_does_not_load_is_reported_with_its_traceback(cluster: 
 
 
 def test_a_registry_that_took_the_node_for_gone_is_told_of_all_deployments_again(cluster: Cluster) -> None:
-    """As after a restore of the registry, or if a former node of the name was still there when this one reported."""
+    """As after a restore of the registry, or if a former node with this name was still known when this one reported."""
     cluster.deploy(add(1))
     cluster.push("2", "import no_such_module\n")
     cluster.client.deploy("broken", "t", "2")
@@ -253,7 +253,7 @@ def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_
         assert second.stop() == 0
         assert [n["live"] for n in cluster.client.nodes()] == [True] and cluster.lane().ask(1) == 2
         second.start("--registry", cluster.registry.url, "--token-file", str(cluster.data / "token"))
-        cluster.stop_dead()  # and never comes back: its name is free when it counts as away
+        cluster.stop_dead()  # for good: its name is free once it counts as away
         assert second.api.open_lane("d", "a task that waits", wait_ms=60_000).version == "1"
         wait_until(lambda: cluster.state() == ("answering", "1") and bool(second.api.status().slots), 60, "the second to take over")
         assert second.stop() == 0
@@ -271,7 +271,7 @@ def test_an_operator_whose_files_are_lost_on_the_node_comes_back_after_a_crash_a
     (code,) = cluster.node.home.glob("images/*/code/op.py")
     code.unlink()
     os.kill(cluster.node.slot().pid, signal.SIGKILL)
-    wait_until(code.exists, 30, "them to be fetched again")  # by what replaces the killed one, whose child may answer until it has gone
+    wait_until(code.exists, 30, "them to be fetched again")  # for the next owner: a child of the killed one may answer until it ends
     assert lane.ask(2) == 3
     cluster.client.undeploy("d")
     wait_until(lambda: not cluster.node.api.status().slots, 30, "the deployment to be gone")
@@ -306,7 +306,7 @@ def test_what_the_registry_manages_is_not_changed_behind_its_back(cluster: Clust
 
 @pytest.mark.long
 def test_an_operator_that_loads_at_a_later_try_is_reported_as_answering(cluster: Cluster) -> None:
-    flag = cluster.node.home / "run" / "model"  # of the node, an operator sees this directory
+    flag = cluster.node.home / "run" / "model"  # the one directory of the node that an operator sees
     source = f"import pathlib\nassert pathlib.Path({str(flag)!r}).exists(), 'no model yet'\n" + add(1)
     cluster.push("1", source)
     cluster.client.deploy("d", "t", "1")
@@ -348,7 +348,7 @@ def test_the_registry_says_of_an_operator_that_dies_of_its_first_event_that_it_f
 
 @pytest.mark.parametrize("away", [long(False), True])
 def test_a_deployment_that_takes_the_name_of_a_removed_one_has_none_of_its_state(cluster: Cluster, away: bool) -> None:
-    """Also where the node never saw that the former one was gone."""
+    """Also if the node never saw the removal of the former one."""
     keyed(cluster)
     if away:
         cluster.node.stop()
@@ -376,7 +376,7 @@ def test_a_deployment_from_before_there_were_numbers_keeps_its_state_and_takes_i
 
 
 def keyed(cluster: Cluster) -> None:
-    """A deployment that has counted two events."""
+    """Make a deployment that has counted two events."""
     cluster.push("1", COUNT, **KEYED)
     cluster.client.deploy("d", "t", "1")
     wait_until(lambda: cluster.state() == ("answering", "1"), 30, "version 1 to answer")

@@ -1,6 +1,6 @@
-"""Replicas of keyed slots over three nodes: what has ENDed survives the loss of a node with its disk; one that was cut off ENDs nothing.
+"""Replicas of keyed slots over three nodes: ENDed epochs survive the loss of a node with its disk; a node that is cut off ENDs nothing.
 
-The nodes are the same for all tests, each of which leaves every slot with a replica, but for the last one.
+All tests use the same nodes, and each but the last leaves every slot with a replica.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Three nodes with the slots of `count`, and one of `one`, each with a replica."""
+    """Three nodes with the slots of `count` and the one slot of `one`, each slot with a replica."""
     with replicated() as made:
         yield made
 
 
 @contextmanager
 def stopped(cluster: Nodes, node: str) -> Iterator[None]:
-    """A node's manager stands still; its servers and instances go on."""
+    """Stop a node's manager; its servers and instances go on."""
     process = cluster.daemons[node].process
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
@@ -222,7 +222,7 @@ def test_the_command_line_waits_for_replicas_and_shows_where_they_are(cluster: N
 @click.command
 @click.pass_obj
 def shows(found: dict[str, Any]) -> None:
-    """A deployment, as `udo inspect` does."""
+    """Print a deployment as `udo inspect` does."""
     inspect_text.deployment({**found, "key_groups": [], "queries": [], "nodes_not_asked": []})
 
 
@@ -233,7 +233,7 @@ def test_with_no_holder_left_the_loss_is_reported_and_nothing_begins_anew(cluste
     owner = now["nodes"][0]
     holder = now["replication"]["counted"][0][0]
     third = next(node for node in NODES if node not in (owner, holder))
-    cluster.registry.stop()  # so that it misses both at once
+    cluster.registry.stop()  # so that it finds both missing at once
     for node in (owner, holder):
         cluster.lose(node, disk=True)
     cluster.start_registry()

@@ -22,18 +22,18 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Three nodes with the slots of `count`, and one of `one`, each with a replica."""
+    """Three nodes with the slots of `count` and the one slot of `one`, each slot with a replica."""
     with replicated() as made:
         yield made
 
 
 def held(c: Nodes) -> list[int]:
-    """How many replicas hold each slot of `count`."""
+    """Return the number of replicas that hold each slot of `count`."""
     return [len(nodes) for nodes in placement(c)["replication"]["counted"]]
 
 
 def copies(c: Nodes) -> list[str]:
-    """The nodes that have a copy of a slot of `count`."""
+    """Return the nodes that have a copy of a slot of `count`."""
     found = []
     for node in NODES:
         with contextlib.closing(access.connect(c.daemons[node].home, "state")) as state:
@@ -99,7 +99,7 @@ def test_epochs_count_once_when_a_node_is_lost_at_any_moment_while_replicas_are_
 
 
 def changed_while_one_is_lost(cluster: Nodes, query: Query, count: int, gone: str) -> None:
-    """In the middle of an epoch, and when the registry has decided so many things about it as is drawn."""
+    """Scale to `count` replicas in the middle of an epoch; lose a node after a random number of decisions by the registry."""
     moment = placement(cluster)["version"] + query.orders.randrange(8)
     asked = "".join(query.orders.choices([node for node in NODES if node != gone], k=2))
     with ThreadPoolExecutor(1) as pool:

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Three nodes with the slots of `count`, and one of `one`, each with a replica."""
+    """Three nodes with the slots of `count` and the one slot of `one`, each slot with a replica."""
     with replicated() as made:
         yield made
 
 
 def drain(cluster: Nodes, node: str) -> list[str]:
-    """As `udo node drain` does it; what was said meanwhile."""
+    """Drain the node as `udo node drain` does; return the messages."""
     said: list[str] = []
     assert remote.await_drained(cluster.client, node, [], bound(120), said.append) == []
     return said
@@ -64,13 +64,13 @@ def test_epochs_count_once_when_nodes_are_lost_at_any_moment_of_a_drain(cluster:
         drained, gone = query.orders.choice(NODES), query.orders.choice(NODES)
         drained_while_one_is_lost(cluster, query, drained, gone)
         assert drained not in placement(cluster)["nodes"]
-        query.tried(drained * 2, lambda: None)  # a slot may just be coming up where it has gone
+        query.tried(drained * 2, lambda: None)  # a slot may still be starting on its new node
         cluster.client.drain(drained, undo=True)
         whole(cluster)
 
 
 def drained_while_one_is_lost(cluster: Nodes, query: Query, drained: str, gone: str) -> None:
-    """In the middle of an epoch, and when the registry has decided so many things about it as is drawn."""
+    """Drain a node in the middle of an epoch; lose a node after a random number of decisions by the registry."""
     moment = placement(cluster)["version"] + query.orders.randrange(6)
     asked = "".join(query.orders.choices([node for node in NODES if node != gone], k=2))
     with ThreadPoolExecutor(1) as pool:

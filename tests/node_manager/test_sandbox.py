@@ -1,4 +1,4 @@
-"""What the process driver claims is what was found inside, whatever program calls itself a sandbox."""
+"""The process driver claims only the isolation that it found inside, whatever program calls itself a sandbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import bound, require
 
 ISOLATION = [f.name for f in fields(Capabilities) if f.name.startswith("isolates_") or f.name in ("disk_limit", "process_limit")]
 
-# Tries what its arguments name, a TCP port, a UDP port, a path of a socket and a process; prints the errors' numbers, 0: it went well.
+# Tries to reach a TCP port, a UDP port, a socket's path and a process, its arguments, and to bind; prints each error number, 0 for success.
 TRIES = """
 import json, os, signal, socket, sys
 tcp, udp, path, pid = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -42,7 +42,7 @@ print(json.dumps({
 
 @pytest.fixture
 def bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program that is found under bubblewrap's name; the test writes it."""
+    """The program that is found under bubblewrap's name; the test writes its text."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / sandbox.PROGRAM
     program.touch(0o755)

@@ -1,4 +1,4 @@
-"""Scale-outs that are prepared before they are needed: taken over, stood down, and gone on with whatever dies. Every event counts once."""
+"""Scale-outs that are prepared before they are needed: taken over, stood down, and continued whatever dies. Every event counts once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BACKUP, CHECKPOINT = "active-backup", "checkpoint"
 
 
 class Query:
-    """Epochs of deployment d, each answer checked; `during` happens in the middle of an attempt."""
+    """Epochs of a query on deployment d; each answer is checked, and `during` is called in the middle of an attempt."""
 
     def __init__(self, daemon: Daemon, seed: int) -> None:
         self.daemon, self.orders = daemon, random.Random(seed)
@@ -60,11 +60,11 @@ class Query:
         return True
 
     def goes_on_as(self, session: str) -> None:
-        """With what another session has."""
+        """Go on with the state of another session."""
         self._job = Job(str(self.daemon.home / "node.sock"), session=session)
 
     def judge(self) -> None:
-        """No key is in two slots."""
+        """Check that no key is in two slots."""
         (listed,) = self.daemon.api.sessions("d").sessions
         assert listed.keys == len(self._oracle.counts)
 
@@ -79,12 +79,12 @@ def keyed(daemon: Daemon, slots: int = 1, seed: int = 1, **config: Any) -> Query
 
 
 def standing(daemon: Daemon) -> dict[int, int]:
-    """Slots that stand ready -> pid."""
+    """Return slot -> pid of the slots that stand ready."""
     return {s.slot: s.pid for s in daemon.api.status().slots if s.pinned == "prepared"}
 
 
 def serving(daemon: Daemon) -> dict[int, int]:
-    """Slots that serve -> pid."""
+    """Return slot -> pid of the slots that serve."""
     return {s.slot: s.pid for s in daemon.api.status().slots if not s.pinned}
 
 
@@ -93,13 +93,13 @@ def shares(daemon: Daemon) -> list[int]:
 
 
 def phase(daemon: Daemon) -> str:
-    """What is noted on disk."""
+    """Return the phase of the preparation that is noted on disk; '' if there is none."""
     (found,) = json.loads((daemon.home / "wanted.json").read_text())["deployments"]
     return str(found["preparation"]["phase"]) if found["preparation"] else ""
 
 
 def left_of(daemon: Daemon, numbers: Sequence[int]) -> list[str]:
-    """Keys and users of these slots on the servers, and records of their instances."""
+    """Return what is left of these slots: keys and users on the servers, and records of instances."""
     found = [str(record) for record in daemon.records() if record.get("slot") in numbers]
     for role in ("state", "queue"):
         with contextlib.closing(access.connect(daemon.home, role)) as conn:
@@ -110,12 +110,12 @@ def left_of(daemon: Daemon, numbers: Sequence[int]) -> list[str]:
 
 
 def running(slots: dict[int, int]) -> list[int]:
-    """Their processes that have not ended."""
+    """Return the process ids of those that have not ended."""
     return [pid for pid in slots.values() if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
 def base(daemon: Daemon, number: int) -> int:
-    """What the slot's checkpoints cover."""
+    """Return the base of the slot's log, before which everything is covered by its checkpoints."""
     with contextlib.closing(access.connect(daemon.home, "queue")) as queue:
         return log.slot_stats(queue, prefix("d", number)).base
 
@@ -144,7 +144,7 @@ def test_slots_that_stand_ready_take_over_in_the_middle_of_an_attempt_and_others
 
 
 def test_a_slot_that_stands_ready_may_read_what_it_is_going_to_have_and_no_longer_than_that(daemon: Daemon) -> None:
-    """The copy is complete before anybody asks for the take-over, and the right to read ends with it."""
+    """The copy is complete before the take-over is asked for, and the right to read ends with the take-over."""
     query, api = keyed(daemon), daemon.api
     api.prepare_scale_out("d", 2, BACKUP, 0.1)
     (number,) = standing(daemon)
@@ -225,12 +225,12 @@ def test_a_manager_that_is_killed_while_a_scale_out_stands_prepared_goes_on_with
 
 @pytest.mark.parametrize("strategy", [BACKUP, CHECKPOINT])
 def test_a_manager_that_is_killed_while_it_takes_over_goes_on_with_it(daemon: Daemon, strategy: str) -> None:
-    """A node without a registry: nobody asks for the number again."""
+    """There is no registry that would ask for the number of slots again."""
     query, api = keyed(daemon), daemon.api
     api.prepare_scale_out("d", 3, strategy, 0.1)
     ready = standing(daemon)
     source = serving(daemon)[0]
-    os.kill(source, signal.SIGSTOP)  # so that it hands nothing over
+    os.kill(source, signal.SIGSTOP)  # so that it does not hand over its groups
     asking = threading.Thread(target=_scale, args=(api,))
     asking.start()
     wait_until(lambda: phase(daemon) == "taking over", 30, "the take-over to begin")
@@ -255,7 +255,7 @@ def test_a_manager_that_is_killed_while_it_stands_down_removes_what_is_left(daem
     api.prepare_scale_out("d", 3, BACKUP, 0.1)
     ready = standing(daemon)
     for pid in ready.values():
-        os.kill(pid, signal.SIGSTOP)  # so that they take their time to end
+        os.kill(pid, signal.SIGSTOP)  # so that they take a while to end
     asking = threading.Thread(target=_stand_down, args=(api,))
     asking.start()
     wait_until(lambda: phase(daemon) == "standing down", 30, "the stand-down to begin")
@@ -279,7 +279,7 @@ def test_epochs_count_once_whatever_is_prepared_taken_over_stood_down_or_dies(da
     query, orders, log_of = keyed(daemon, seed=seed), random.Random(seed), list[str]()
 
     def act(what: str) -> None:
-        with contextlib.suppress(UdoError):  # it was killed meanwhile, or the number is not one to prepare for
+        with contextlib.suppress(UdoError):  # the manager was killed meanwhile, or the number of slots cannot be prepared for
             slots = len(serving(daemon))
             if what == "prepare":
                 daemon.api.prepare_scale_out("d", min(slots + orders.randint(1, 2), 5), orders.choice([BACKUP, CHECKPOINT]), 0.1, 20)
@@ -313,7 +313,7 @@ def test_epochs_count_once_whatever_is_prepared_taken_over_stood_down_or_dies(da
 
 
 def test_a_session_that_was_imported_is_prepared_for_and_taken_over_before_its_query_goes_on(daemon: Daemon, tmp_path: Path) -> None:
-    """Its record says less than one that an instance has written."""
+    """The record of an imported session holds less than one that an instance has written."""
     query, api, file = keyed(daemon), daemon.api, tmp_path / "q.state"
     api.import_state(state_file.parts(file, exported(api, file), "d", "another", None, False))
     api.prepare_scale_out("d", 2, BACKUP, 0.1)
@@ -348,7 +348,7 @@ def phase_of(home: Path, name: str) -> Any:
 
 @pytest.fixture
 def deciding(home_daemon: Daemon) -> Iterator[Daemon]:
-    """A node that decides each second."""
+    """A node that decides every second."""
     yield home_daemon.start("--decide-s", "1")
 
 

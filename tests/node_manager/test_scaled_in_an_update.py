@@ -1,4 +1,4 @@
-"""A slot that is added while a version is prepared: it takes no part in that update, and serves the version all the same."""
+"""A slot that is added while a version is prepared takes no part in that update, but serves the version all the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol.node.api import NodeClient
 
 
 def versions(api: NodeClient) -> list[str]:
-    """What each slot's owner is a version of."""
+    """Return the version of each slot's owner."""
     return [s.version for s in api.status().slots if s.state == "owner"]
 
 

@@ -1,4 +1,4 @@
-"""redis-py where servers are administered: its errors are this project's, and it waits no longer than it was told to."""
+"""redis-py for the administration of servers: its errors become this project's, and it waits no longer than it is told."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support import cluster
 from tests.support.cluster import Cluster
 from udo_protocol.errors import Conflict, UsageError
 
-# Says which process answers, by a number that it draws at its start, and of which version it is; fails on -1.
+# Answers with a number drawn at its start, which identifies the process, and with its version; fails on -1.
 WHO = """
 import random
 from udo_runtime import operator
@@ -37,7 +37,7 @@ def who(version: int = 1) -> str:
 
 @pytest.fixture
 def idle_soon(home: Path, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose node removes a slot that nobody uses after a second."""
+    """A cluster whose node removes a slot one second after its last use."""
     with cluster.running(home, tmp_path / "registry", "--pinned-idle-s", "1") as c:
         yield c
 

@@ -20,12 +20,12 @@ from udo_interface import connect
 
 STEPS = 6
 CLIENTS = 3
-EVENTS = 60  # of a client, in frames of at most 8
+EVENTS = 60  # for each client, in frames of at most 8
 
 
 @pytest.fixture
 def idle_soon(home: Path, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose node removes a slot that nobody uses after half a second."""
+    """A cluster whose node removes a slot half a second after its last use."""
     with cluster.running(home, tmp_path / "registry", "--pinned-idle-s", "0.5") as c:
         yield c
 
@@ -56,7 +56,7 @@ def test_scaled_at_random_while_owners_die_every_lane_is_answered_once_in_order(
             else:
                 pids = [s.pid for s in c.node.api.status().slots if s.pid]
                 if pids:
-                    with contextlib.suppress(ProcessLookupError):  # its slot has just gone
+                    with contextlib.suppress(ProcessLookupError):  # its slot is already gone
                         os.kill(orders.choice(pids), signal.SIGKILL)
                 done.append(0)
             load.more(2 * EVENTS - 1, "two more clients to be answered")

@@ -1,4 +1,4 @@
-"""Sessions of a keyed deployment on a real node: listed, read, dropped and replaced without the owner ever serving what is gone."""
+"""Sessions of a keyed deployment on a real node: listed, read, dropped and replaced; the owner never serves removed state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from udo_protocol.state.pieces import StoredGroup
 
 @pytest.fixture
 def daemon(home_daemon: Daemon) -> Daemon:
-    """A node manager where a session counts as unused as soon as its last lane closes, with a keyed deployment `d`."""
+    """A node manager that counts a session as unused once its last lane is closed, with a keyed deployment `d`."""
     home_daemon.start("--session-idle-s", "0")
     home_daemon.deploy(COUNT, **KEYED)
     return home_daemon
@@ -46,7 +46,7 @@ Open = Callable[..., Attempt]
 
 @pytest.fixture
 def attempt(daemon: Daemon) -> Iterator[Open]:
-    """attempt(session, epoch, attempt) opens a lane for one."""
+    """attempt(session, epoch) opens a lane for a new attempt."""
     numbers = iter(range(1, 1000))
     opened: list[Attempt] = []
 
@@ -60,7 +60,7 @@ def attempt(daemon: Daemon) -> Iterator[Open]:
 
 
 def counts(daemon: Daemon, session: str) -> dict[int, int]:
-    """Key -> count of the durable state."""
+    """Return key -> count in the durable state."""
     found: dict[int, int] = {}
     parts: dict[int, dict[int, list[bytes]]] = {}
     for part in daemon.api.export_state("d", session):
@@ -261,7 +261,7 @@ def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_
         first, second = (pool.submit(imports, "repeated", start) for start in (None, None))
     outcomes = [e for f in (first, second) if (e := f.exception()) is not None]
     assert all(isinstance(e, Conflict) for e in outcomes), outcomes
-    if len(outcomes) == 2:  # one was ended by the other, which came while the slots were being changed
+    if len(outcomes) == 2:  # one was ended by the other, which itself came while the slots were being changed
         imports("repeated")
     assert Job(node, session="repeated").epoch(1, [[1, 100]]) == [2, 2], "the last one again"
     assert Job(node, session="repeated").epoch(2, [[1, 100]]) == [3, 3]

@@ -1,4 +1,4 @@
-"""The export of a session over nodes, with exports of nodes that a test makes up: one moment, and one end."""
+"""The export of a session over nodes, with made-up exports of the nodes: it is from one moment, and it ends as a whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Broken(Exception):
 
 
 class Exports:
-    """Each of two nodes has 64 groups and one for event times; the newest checkpoint of b is another one for so many headers."""
+    """The exports of two nodes, each with 64 groups and one for event times; each of b's first `changes` headers shows a new checkpoint."""
 
     def __init__(self, changes: int = 0, *, breaks: str = "") -> None:
         self._changes, self._breaks = changes, breaks

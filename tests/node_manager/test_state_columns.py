@@ -1,4 +1,4 @@
-"""State in columns on a node: updates from rows and back, a killed instance, a rollback, an export that says values."""
+"""State in columns on a node: updates from rows and back, a killed instance, a rollback, an export with values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def updated(daemon: Daemon, version: str, source: str, **manifest: Any) -> None:
 
 
 def stored(daemon: Daemon) -> tuple[dict[int, int], set[bool]]:
-    """Key -> count, and whether pieces are columns."""
+    """Return key -> count, and the set of answers to whether a piece is in columns."""
     parts = [part for part in daemon.api.export_state("d", "s") if part.HasField("piece")]
     kinds = {p.piece.data[0] == COLUMNS for p in parts if p.piece.kind != pb.StatePiece.META}
     return {e["key"]: e["state"]["n"] for e in entries(ended_groups(iter(parts), 0))}, kinds

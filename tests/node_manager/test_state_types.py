@@ -1,4 +1,4 @@
-"""A version that declares types for a state that lies there with others: told before the switch, as a migration that fails is; the owner
+"""A version that declares other types than the stored state has: it is refused before the switch, like a failing migration, and the owner
 goes on."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_entries_of_which_nothing_is_declared_are_not_compared_and_the_new_versi
     daemon.deploy(FLOATS, **KEYED)
     assert Attempt.at_node(daemon.api, "d", "s", 0, 1).run([5, 6]) == [1, 1]
     attempt = Attempt.at_node(daemon.api, "d", "s", 1, 1)
-    attempt.send([5])  # the new version is tried on this one before the switch
+    attempt.send([5])  # the new version is tried on this frame before the switch
     assert attempt.answers() == [2]
     assert updated(daemon, "2", STRICT, **KEYED).phase == "done"
     again = Attempt.at_node(daemon.api, "d", "s", 1, 2)

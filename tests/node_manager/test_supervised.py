@@ -1,4 +1,4 @@
-"""Each background thread of a node manager is made to raise what nobody expects, and goes on; see tests/protocol/test_supervised.py."""
+"""Each background thread of a node manager goes on after an unexpected exception; see tests/protocol/test_supervised.py."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ pytestmark = pytest.mark.long
 
 
 class Unexpected(Exception):
-    """Nobody catches this one by name."""
+    """An exception that no code catches by name."""
 
 
 class Once:
-    """In place of a method: raises at its first call after it was put there, then is the method again."""
+    """Replaces a method: raises at the first call, then calls the original."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         original, self.raised = getattr(owner, name), False
@@ -61,7 +61,7 @@ class Once:
 
 @pytest.fixture
 def counted() -> Callable[[str], int]:
-    """counted(kind): errors since the test began."""
+    """counted(kind) returns the number of errors since the test began."""
     before = supervised.errors()
     return lambda kind: supervised.errors().get(kind, 0) - before.get(kind, 0)
 
@@ -77,7 +77,7 @@ def test_the_one_who_looks_after_a_server_goes_on_when_it_raises(
     queue = next(s for s in manager.servers.running() if s.role == "queue")
 
     os.kill(queue.process.pid, signal.SIGKILL)
-    # The first to be asked for another server launches it, comes back to its loop, and raises there.
+    # The thread that is asked first for another server launches it, comes back to its loop, and raises there.
     wait_until(lambda: once.raised and counted("server") == 1, 20, "the error")
     queue = next(s for s in manager.servers.running() if s.role == "queue")
     os.kill(queue.process.pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_slots_are_looked_at_after_looking_at_them_raised(
 
 
 class Wishes:
-    """A registry that wants one deployment; each of its calls fails once in a way that nobody expects."""
+    """A registry that wants one deployment; each of its calls fails once with an unexpected error."""
 
     def __init__(self) -> None:
         self.failed: set[str] = set()
@@ -179,11 +179,11 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
         reconciler.stop()
     assert all(o.raised for o in once)
     assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries", "replicas")] == [1] * 6
-    assert counted("reconcile") >= 4  # of each call, and of the deployment's work
+    assert counted("reconcile") >= 4  # errors of the calls, and of the work on the deployment
 
 
 class Compared:
-    """Comparisons that go on for ever."""
+    """Comparisons that never end."""
 
     def run(self, *args: Any) -> Iterator[Any]:
         stop = args[4]
@@ -208,7 +208,7 @@ def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: py
 def test_a_replica_follows_its_slot_on_when_following_it_raises(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     once = Once(monkeypatch, Follower, "_owner")
     copies: Any = SimpleNamespace()
-    across: Any = SimpleNamespace(node="b", find=lambda name: None)  # not placed any more: it ends
+    across: Any = SimpleNamespace(node="b", find=lambda name: None)  # not placed any more, so that the follower ends
     follower = Follower(copies, across, ("d", 1, 0), "disk")
     wait_until(lambda: follower.over, 30, "it to look again")
     assert once.raised and counted("replica") == 1

@@ -1,4 +1,4 @@
-"""An operator finds what its code expects around it, and nothing of the runtime's, wherever it runs."""
+"""An operator finds the environment that its code expects, and no trace of the runtime, wherever it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[..., Lane]
 
 
 def of_trial(tmp_path: Path, questions: list[str], env: dict[str, str], **manifest: Any) -> dict[str, Any]:
-    """`udo test`."""
+    """Ask the operator in a trial with `udo test`."""
     folder = tmp_path / "finds"
     folder.mkdir(exist_ok=True)
     (folder / "op.py").write_text(FINDS)
@@ -42,7 +42,7 @@ def of_trial(tmp_path: Path, questions: list[str], env: dict[str, str], **manife
 
 
 def of_node(daemon: Daemon, questions: list[str], env: dict[str, str], **manifest: Any) -> dict[str, Any]:
-    """An instance of a node."""
+    """Ask the operator at an instance on a node."""
     digest = put_image(daemon.home, FINDS, **SCHEMAS, **manifest)
     daemon.api.deploy("d", "t", "1", digest, json.dumps({"env": env}), 30_000)
     got: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ WAYS = ["trial", long("trial, process"), "node", "node, process", *CONTAINED]
 
 @pytest.fixture(params=WAYS)
 def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Puts questions to it, one way or another."""
+    """A function that asks the operator, which runs in one of WAYS."""
     way, own = request.param.partition(", ")[::2]
     manifest = {"isolation": own} if own else {}
     if way == "trial":
@@ -123,7 +123,7 @@ def run(batch):
     subprocess.run(["sh", "-c", "yes | head -c 200000000"], check=True)
     return {"b": batch.column("a")}
 """
-# As a model that is loaded once and used by forked workers.
+# Like a model that is loaded once and used by forked workers.
 SHARES = """
 import os, time
 from udo_runtime import operator

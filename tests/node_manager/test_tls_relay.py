@@ -1,4 +1,4 @@
-"""A node that other hosts reach: it opens lanes by TLS for whoever has a certificate, through a relay that is kept as the servers are.
+"""A node that other hosts reach: it opens lanes by TLS for clients with a certificate, through a relay that is supervised like a server.
 
 The tests share the node, and each leaves it as it was.
 """
@@ -53,23 +53,23 @@ class RemoteNode:
         return f"https://127.0.0.1:{(self.daemon.home / 'port').read_text().strip()}"
 
     def client(self, tls: Tls) -> NodeClient:
-        """Another host's."""
+        """Return a client on another host."""
         self.clients.append(connect_node(self.url, tls))
         return self.clients[-1]
 
     def lane(self, tls: Tls | None = None) -> Lane:
-        """Opened from another host."""
+        """Open a lane from another host."""
         self.opened.append(Lane(self.client(tls or self.other), "d", f"lane{len(self.opened)}"))
         return self.opened[-1]
 
     def answers(self, tls: Tls | None = None) -> bool:
-        """Whether an event sent from another host is answered."""
+        """Return whether an event sent from another host is answered."""
         with contextlib.suppress(UdoError):
             return bool(self.lane(tls).ask(1) == 2)
         return False
 
     def relay(self) -> int:
-        """Its process."""
+        """Return the process id of the relay; 0 if there is none."""
         return next((s.pid for s in self.daemon.api.status().servers if s.role == "relay"), 0)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ def test_the_metrics_page_is_served_to_other_hosts_by_tls_to_who_shows_a_certifi
 
 
 def _speaks_without_a_certificate(address: str, ca: Path) -> bool:
-    """Whether the server behind the relay says anything, be it that a login is required."""
+    """Return whether the server behind the relay replies at all, even if only that a login is required."""
     host, port = address.removeprefix("rediss://").split(":")
     context = ssl.create_default_context(cafile=ca)
     with (

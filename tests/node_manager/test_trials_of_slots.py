@@ -21,9 +21,9 @@ from tests.support.split_attempt import Job
 from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.queue.frame import ADOPT
 
-# One key of each of three slots, in key groups that a canary of half of them tries, and one of each in other groups.
+# A key of each of three slots, in key groups that a canary of half of the groups tries; and a key of each slot in other groups.
 TRIED, OTHERS = [10, 50, 100], [11, 51, 101]
-# Counts as version 1 does, but key 100 twice.
+# Counts as version 1 does, but counts key 100 twice.
 ODD = """
 from udo_runtime import Operator
 class run(Operator):
@@ -34,12 +34,12 @@ class run(Operator):
 
 
 def comparing(c: Cluster) -> dict[int, int]:
-    """Process ids of the instances that compare, by slot."""
+    """Return slot -> process id of the instance that compares."""
     return {r["slot"]: int(r["handle"]["data"]["pid"]) for r in c.node.records() if r.get("comparing") and r["state"] == "standby"}
 
 
 def begun(c: Cluster, source: str, *rollback_if: str, percent: float = 50) -> tuple[Job, Watched]:
-    """A query of version 1 in three slots, and a canary of `source`."""
+    """Return a query of version 1 in three slots after its first epoch, and a canary of `source` that has begun."""
     job = deploy(c)
     assert counted(job.epoch(0, [TRIED, OTHERS])) == [1] * 6
     c.push("2", source, key=["a"])
@@ -129,7 +129,7 @@ def test_a_diff_compares_every_slot_and_ends_when_key_groups_move(cluster: Clust
     again.seen(6)
     assert again.reports[-1]["different"] == 0
     with pytest.raises(UdoError, match="use: udo move"):
-        job.forges(5, ADOPT, [])  # before the checkpoint after such a frame nothing else tells of the groups
+        job.forges(5, ADOPT, [])  # until the checkpoint after such a frame, nothing else shows that the groups have changed
     wait_until(lambda: again.error is not None, 60, "that one to end, too")
     assert isinstance(again.error, Conflict) and "key groups were moved out of the slot or into it" in str(again.error)
 

@@ -1,4 +1,4 @@
-"""A node that follows a registry of two processes, of which one stands still for a time and then the other one is killed."""
+"""A node that follows a registry of two processes, one of which is stopped for a time before the other one is killed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_node_goes_on_with_the_other_process_and_updates_reach_it(tmp_path: Pa
 
 
 def _processes(pair: Pair, name: str) -> list[int]:
-    """The registry's master and its worker."""
+    """Return the process ids of the registry's master and its worker."""
     master = psutil.Process(pair.running[name].process.pid)
     return [master.pid, *(child.pid for child in master.children())]
 

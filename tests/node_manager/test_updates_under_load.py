@@ -12,7 +12,7 @@ from tests.support.attempt import Attempt
 Open = Callable[..., Lane]
 HELD = 50
 FRAMES = 40
-# Stands still at one event until the update is done: everything behind it waits when the new version takes over.
+# Holds one event until the update is done: all events behind it wait when the new version takes over.
 HOLDING = """
 import os, time
 from udo_runtime import Operator, operator
@@ -39,7 +39,7 @@ def _source(daemon: Daemon, version: int) -> str:
 
 
 def _go(daemon: Daemon) -> Path:
-    """In the one directory of the node that operators see."""
+    """Return a path in the one directory of the node that operators see."""
     return daemon.home / "run" / "go"
 
 
