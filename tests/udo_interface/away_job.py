@@ -1,4 +1,4 @@
-"""A Spark application on a cluster of which one host has no node manager; run by test_node_away.py. Prints one JSON line."""
+"""A Spark application on a cluster in which one host has no node manager; run by test_node_away.py. Prints one JSON line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(master: str, name: str, registry: str) -> None:
             "spark.excludeOnFailure.enabled": True,
             "spark.executor.memory": "512m",
             "spark.executor.cores": 1,
-            # Both executors are there before the first task, so that one is surely sent to the host without a node manager.
+            # Wait for both executors before the first task, so that the host without a node manager certainly gets one.
             "spark.scheduler.minRegisteredResourcesRatio": 1.0,
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.cores.max": 2,

@@ -28,8 +28,8 @@ PLANS = (
 
 
 def main(name: str, registry: str, node: str, path: str, folder: str = "") -> None:
-    """Send events through operator `name`; the executors learn the node manager's socket from their environment. With a `folder` the
-    operator is a keyed one, and plans around it run there."""
+    """Send events through operator `name`; the executors learn the node manager's socket from their environment. With a `folder`, the
+    operator is keyed, and plans around it run in that folder."""
     conf = {"spark.udo.registry": registry, "spark.executorEnv.UDO_NODE": node, "spark.executor.memory": "1g"}
     spark = spark_session("cluster", master="local-cluster[2,1,1024]", **QUIET, **conf)
     spark.sparkContext.setLogLevel("OFF")
@@ -51,7 +51,7 @@ def main(name: str, registry: str, node: str, path: str, folder: str = "") -> No
 
 
 def counts(spark: SparkSession, folder: Path, name: str, plan: Plan) -> str:
-    """What is wrong with what came of a plan."""
+    """Run a plan; return what is wrong with its answers, '' if nothing."""
     planned = Planned(spark, folder, name, plan)
     try:
         planned.run()

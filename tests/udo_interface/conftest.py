@@ -1,4 +1,4 @@
-"""A real platform (registry and node manager) and one Spark session for the tests of the Spark side."""
+"""A real platform (registry and node manager) and one Spark session for the tests of udo_interface."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(batch):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test marked `both_paths` runs on either; with UDO_TEST_PATHS=both each other one runs by default and on the Python path."""
+    """Run tests marked `both_paths` on both paths; with UDO_TEST_PATHS=both, run all others on the default path and on the Python path."""
     if "spark" not in metafunc.fixturenames:
         return
     if metafunc.definition.get_closest_marker("both_paths") is not None:
@@ -56,7 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def call_path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The path that calls of the test take which do not say one: the product's default, unless the test is run on another."""
+    """The path of calls that name none: the product's default, unless the test is parametrised with another one."""
     chosen: str = getattr(request, "param", settings.AUTO)
     if chosen == settings.AUTO:
         yield chosen
@@ -80,7 +80,7 @@ class Platform:
         try:
             self._start_registry()
             self.start_node()
-        except BaseException:  # nobody has a platform to stop yet
+        except BaseException:  # the caller has no platform to stop yet
             self.stop()
             raise
 
@@ -100,7 +100,7 @@ class Platform:
         self._wait_for(lambda: connect_node(self.node).healthy() and bool(self.api.nodes()), "node_manager", "serve")
 
     def _wait_for(self, met: Callable[[], bool], part: str, what: str) -> None:
-        """Until the part started last does that; at once the end of its log if it ended instead."""
+        """Wait until the part that was started last does this; fail at once, with the end of its log, if it ends instead."""
         process = self._processes[-1]
         wait_until(lambda: met() or process.poll() is not None, START_TIMEOUT_S, f"{part} to {what}")
         if process.poll() is not None:
@@ -113,14 +113,14 @@ class Platform:
         return p
 
     def push(self, source: str, *, name: str, version: str = "1", dependencies: Layer | None = None, **manifest: Any) -> None:
-        """Make a version of an operator whose module is this source; its entry is `op:run` unless told otherwise."""
+        """Push a version of an operator whose module is this source; its entry is `op:run` unless another one is given."""
         fields: dict[str, Any] = {"entry": "op:run", "input": {"id": "int64"}, "output": {"id": "int64"}, **manifest}
         with tempfile.TemporaryDirectory() as work:
             (Path(work) / "op.py").write_text(textwrap.dedent(source))
             self.push_folder(Path(work), dependencies, name=name, version=version, **fields)
 
     def push_folder(self, code: Path, dependencies: Layer | None = None, **manifest: Any) -> None:
-        """Make a version of an operator whose code is this folder."""
+        """Push a version of an operator whose code is this folder."""
         checked = parse(manifest, "test")
         with tempfile.TemporaryDirectory() as work:
             layer = pack("code", CODE_ROOT, files_of(code), Path(work) / "code.tar.gz")
@@ -132,38 +132,38 @@ class Platform:
         wait_until(lambda: self.state(name) in ("answering", "failed"), START_TIMEOUT_S, f"{name} to answer")
 
     def state(self, name: str) -> str:
-        """State of a deployment as the node reports it."""
+        """Return the state of a deployment as the node reports it."""
         return "".join(n["state"] for n in self.api.deployment(name)["nodes"])
 
     def operator(self, source: str = FORWARD, **manifest: Any) -> str:
-        """Push and deploy an operator under a name of its own."""
+        """Push and deploy an operator under a name of its own; return the name."""
         name = f"op{next(self._names)}"
         self.push(source, name=name, **manifest)
         self.deploy(name)
         return name
 
     def deployed(self) -> set[str]:
-        """Names of all deployments."""
+        """Return the names of all deployments."""
         return {d["name"] for d in self.api.deployments()}
 
     def update(self, name: str, version: str) -> str:
-        """Live update; the last phase."""
+        """Update live; return the last phase."""
         return str(list(self.api.update(name, version))[-1]["phase"])
 
     def slots(self, deployment: str) -> list[Any]:
-        """Slots of a deployment on the node."""
+        """Return the slots of a deployment on the node."""
         return [s for s in connect_node(self.node).status().slots if s.deployment == deployment]
 
     def queue(self) -> Connection:
-        """A fresh connection to the node's queue server, as the node manager."""
+        """Return a fresh connection to the node's queue server, as the node manager."""
         return access.connect(self.home / "node", "queue")
 
     def sign(self) -> Path:
-        """A file not yet there, in the one directory of the node that operators see."""
+        """Return the path of a file that does not exist yet, in the one directory of the node that operators see."""
         return self.home / "node" / "run" / f"sign{next(self._names)}"
 
     def said(self, name: str, text: str) -> bool:
-        """Whether an instance of this deployment has written a line with this text."""
+        """Return whether an instance of this deployment has written a line with this text."""
         return any(text in line.text for line in connect_node(self.node).logs(name))
 
     def kill_queue_server(self) -> None:
@@ -172,7 +172,7 @@ class Platform:
         os.kill(pid, signal.SIGKILL)
 
     def lose_node(self) -> None:
-        """Stop the node manager and both servers, remove all their files, start anew with nothing."""
+        """Stop the node manager and both servers, remove all their files, and start again with nothing."""
         self.manager.terminate()
         self.manager.wait(bound(30))
         connect_node(self.node).close()
@@ -217,7 +217,7 @@ def platform() -> Iterator[Platform]:
 
 @pytest.fixture(autouse=True)
 def left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test deploys on the session's platform ends with it: else whatever kills the queue server starts all of it over."""
+    """Undeploy what the test deployed on the session's platform: otherwise each kill of the queue server restarts all of it."""
     if "platform" not in request.fixturenames:
         yield
         return
@@ -241,7 +241,7 @@ def lossy() -> Iterator[Platform]:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """There is a Java for Spark."""
+    """Require a Java for Spark."""
     try:
         java_home()
     except Unavailable as e:
@@ -250,7 +250,7 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(platform: Platform, java: None) -> Iterator[SparkSession]:
-    """One Spark session for the session; a failed task is tried once more, as on a cluster."""
+    """One Spark session for all tests; a failed task is tried once more, as on a cluster."""
     conf = {
         "spark.udo.registry": platform.url,
         "spark.udo.node": platform.node,

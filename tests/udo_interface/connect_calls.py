@@ -1,4 +1,4 @@
-"""Run by test_connect.py as a client of a Connect server: calls operators in each way, and prints what came of it as one JSON document.
+"""Run by test_connect.py as a client of a Connect server: calls operators in each way, and prints the results as one JSON document.
 
 Arguments: the server's URL, the deployments `double`, `count` and `fails`, and a folder for streams.
 """
@@ -19,7 +19,7 @@ ROWS = 300
 
 
 def said(refused: Callable[[], Any]) -> str:
-    """The error's class and message."""
+    """Return the error's class and message; 'nothing' if there is no error."""
     try:
         refused()
     except Exception as e:
@@ -50,7 +50,7 @@ def batch(spark: SparkSession, double: str, count: str, fails: str) -> dict[str,
 
 
 def run(df: DataFrame, folder: Path, each: Callable[[DataFrame, int], Any] | None = None) -> None:
-    """All that there is, from the checkpoint on."""
+    """Process all input there is, from the checkpoint on."""
     writer = df.writeStream.foreachBatch(each) if each else df.writeStream.format("parquet").option("path", str(folder / "out"))
     writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
 
@@ -61,7 +61,7 @@ def streams(spark: SparkSession, double: str, count: str, folder: Path) -> dict[
     source = spark.readStream.schema("id long, k string").option("maxFilesPerTrigger", 1).parquet(str(arrived))
     refused = said(lambda: udo(count)(source, key="k"))
     spark.conf.set("spark.udo.synchronousProgress", "true")
-    for first in (ROWS, 2 * ROWS):  # the second query goes on from the first one's checkpoint
+    for first in (ROWS, 2 * ROWS):  # the second query continues from the first one's checkpoint
         run(udo(count)(source, key="k"), folder / "keyed")
         run(udo(count)(source, key="k").coalesce(1), folder / "coalesced")
         events(spark, first).coalesce(1).write.mode("append").parquet(str(arrived))

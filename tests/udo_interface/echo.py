@@ -67,7 +67,7 @@ class EchoOperator:
                     self._reader.emit(seq, [self._reply(frame.decode(data))])
                     cursor = seq + 1
         except UdoError:
-            return  # the server went away under the test
+            return  # the server is already gone
 
     def _reply(self, asked: frame.Frame) -> tuple[str, list[frame.Bytes]]:
         header = asked.header
@@ -75,7 +75,7 @@ class EchoOperator:
         self.headers.append(header)
         reply = frame.Header(lane=header.lane, number=header.number, kind=frame.ANSWER, version="1")
         answer = self._answer(asked.batch(self._schema))
-        if isinstance(answer, bytes):  # whatever these are
+        if isinstance(answer, bytes):  # sent as they are
             return header.lane, [answer]
         if isinstance(answer, frame.Failure):
             reply.kind = frame.ERROR
@@ -91,10 +91,10 @@ class EchoOperator:
 
 
 def connect(path: str) -> Connection:
-    """A connection, for tests that look into the slot."""
+    """Return a connection, for tests that look into the slot."""
     return Connection(path)
 
 
 def identity(schema: pa.Schema) -> bytes:
-    """Wire id of a schema."""
+    """Return the wire id of a schema."""
     return schema_id(to_ipc(schema))

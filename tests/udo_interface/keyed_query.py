@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def main(name: str, registry: str, node: str, directory: str, master: str) -> None:
-    """Answer all files there are, from the checkpoint on."""
+    """Process all files there are, from the checkpoint on."""
     home = Path(directory)
     conf = {"spark.udo.registry": registry, "spark.udo.node": node, "spark.executor.memory": "1g"}
     spark = spark_session("keyed", master=master, **QUIET, **conf)

@@ -1,8 +1,8 @@
 """Run by test_three_hosts.py on one of its hosts: calls operators from there.
 
-Arguments: the URL of a node manager on another host, and how many events. Prints a JSON line for each epoch of a keyed stream, in which
-each of EVENTS keys comes once; the next epoch begins when a line comes on stdin. Last a line with the answers of a client and of a Spark
-job that are sent to that node, and the sums of the stream's epochs.
+Arguments: the URL of a node manager on another host, and the number of events. Prints a JSON line for each epoch of a keyed stream, in
+which each key below that number comes once; the next epoch begins when a line comes on stdin. The last line has the answers of a client and
+of a Spark job that send to that node, and the sums of the stream's epochs.
 """
 
 from __future__ import annotations

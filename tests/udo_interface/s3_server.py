@@ -1,4 +1,4 @@
-"""A real S3 server for tests, SeaweedFS in one process on loopback, and a relay before it that stops when told to."""
+"""A real S3 server for tests, SeaweedFS in one process on loopback, and a relay in front of it that stops when told to."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.conftest import bound
 
 START_TIMEOUT_S = 60
 _ROLES = ("master", "volume", "filer", "s3")
-# What AWS calls them; no metadata service is asked for more.
+# The variables that AWS clients read; no metadata service is asked for anything else.
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "udo", "AWS_SECRET_ACCESS_KEY": "secret-of-udo", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def program() -> str | None:
-    """SeaweedFS' own, from this environment's wheel or PATH."""
+    """Return the path of SeaweedFS' program, from this environment's wheel or PATH."""
     return shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 
 
 class S3Server:
-    """Knows one user, who may do all; a bucket must be made before it is written to."""
+    """The server knows one user, who has all rights; a bucket must be made before it is written to."""
 
     def __init__(self, weed: str, home: Path) -> None:
         self._home = home
@@ -52,7 +52,7 @@ class S3Server:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def start(self, bucket: str) -> None:
-        """Wait until it takes objects into a new bucket."""
+        """Wait until the server takes objects into a new bucket."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -68,7 +68,7 @@ class S3Server:
                 time.sleep(0.05)
 
     def files(self) -> fs.S3FileSystem:
-        """Straight to it, with all rights."""
+        """Return a file system that connects to the server directly, with all rights."""
         return fs.S3FileSystem(
             access_key=ENVIRONMENT["AWS_ACCESS_KEY_ID"],
             secret_key=ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
@@ -79,12 +79,12 @@ class S3Server:
         )
 
     def names(self, below: str) -> list[str]:
-        """Of all objects below bucket/path, relative to it."""
+        """Return the names of all objects below bucket/path, relative to it."""
         found = self.files().get_file_info(fs.FileSelector(below, recursive=True, allow_not_found=True))
         return sorted(info.path[len(below) + 1 :] for info in found if info.type == fs.FileType.File)
 
     def stop(self) -> None:
-        """At once: what it has is not kept."""
+        """Stop at once; its data is not kept."""
         self._process.kill()
         self._process.wait(bound(10))
         for role in _ROLES:
@@ -98,7 +98,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class Relay:
-    """To a port and back. After `budget` bytes from its clients it passes nothing on, and if it `cuts`, ends all connections."""
+    """Forwards connections to a port. After `budget` bytes from clients it forwards no more, and if it `cuts`, ends all connections."""
 
     def __init__(self, upstream: int, budget: int, cuts: bool) -> None:
         self._upstream, self._left, self._cuts = upstream, budget, cuts

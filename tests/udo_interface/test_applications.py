@@ -1,4 +1,4 @@
-"""The applications in examples/applications, through Spark and the platform: answers as their oracles have them, and a drawing.
+"""The applications in examples/applications, through Spark and the platform: their answers are those of their oracles, and can be drawn.
 
 Real data is used where the environment variable UDO_DATA names a folder with the files of REAL.
 """
@@ -30,14 +30,14 @@ APPLICATIONS = ("first_stories", "json_patterns", "airline_delays", "taxi_routes
 # Micro-batches and rows. The rankings of routes lag four micro-batches behind the trips, so they need more.
 BATCHES = {"first_stories": 6, "json_patterns": 5, "airline_delays": 3, "taxi_routes": 7}
 ROWS = {"first_stories": 1_800, "json_patterns": 1_500, "airline_delays": 1_500, "taxi_routes": 2_100}
-# The file, and every how many rows of it one is taken: a part of all that it holds, but of tweets, whose neighbours matter.
+# The file, and a step: every step-th row is taken, to sample the whole file. Successive tweets are taken, since their neighbours matter.
 REAL = {
     "first_stories": ("tweets_stocknet.parquet", 1),
     "airline_delays": ("airline_ontime.parquet", 480),
     "taxi_routes": ("nyc_taxi_ride_events.parquet", 40),
 }
 REAL_ROWS = 2_500
-# Windows that must have closed before the stream ends, of the applications whose answers are windows.
+# The least number of windows that have closed when the stream ends, for applications that answer windows.
 LEAST_WINDOWS = {"json_patterns": 3, "taxi_routes": 8}
 MOST_DRAWN_BYTES = 60_000
 # Operator -> answers to its sample events. A sample of one flight in ten depends on hashes.
@@ -50,14 +50,14 @@ ANSWERS = {
 
 
 def real() -> list[Any]:
-    """Cases of the application and its file that are there."""
+    """Return the test cases whose file is there."""
     data = Path(os.environ.get("UDO_DATA") or os.devnull)
     return [pytest.param(name, data / file, step, id=name) for name, (file, step) in REAL.items() if (data / file).is_file()]
 
 
 @pytest.fixture(scope="module")
 def deployed(request: pytest.FixtureRequest, platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An application with all its operators on the platform of the session."""
+    """An application with all its operators, on the platform of the session."""
     name = str(request.param)
     names = common.deploy(platform.api, FOLDER / name, tmp_path_factory.mktemp("dependencies"))
     yield name
@@ -66,7 +66,7 @@ def deployed(request: pytest.FixtureRequest, platform: Platform, tmp_path_factor
 
 
 def check(name: str, spark: SparkSession, table: pa.Table, work: Path) -> None:
-    """The application's answers to `table` are the oracle's, and can be drawn."""
+    """Check that the application's answers to `table` are the oracle's, and can be drawn."""
     run, oracle = (import_module(f"examples.applications.{name}.{part}") for part in ("run", "oracle"))
     found = run.answers(spark, table, work, batch_rows=-(-table.num_rows // BATCHES[name]))
     assert found
@@ -81,7 +81,7 @@ def check(name: str, spark: SparkSession, table: pa.Table, work: Path) -> None:
 
 
 def check_drawn(run: ModuleType, found: Any, work: Path) -> None:
-    """The application draws its answers, in a file that a page can show."""
+    """Check that the application draws its answers into a file that a page can show."""
     run.draw(found, work / "drawn.svg")
     drawn = (work / "drawn.svg").read_text("utf-8")
     assert "</svg>" in drawn and len(drawn) < MOST_DRAWN_BYTES

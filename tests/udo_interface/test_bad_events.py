@@ -1,4 +1,4 @@
-"""Bad events under Spark: answers and state as of a run without them, each a dead letter once, whatever Spark does to its tasks."""
+"""Bad events under Spark: answers and state are as without them, and each is a dead letter once, whatever Spark does to its tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
-# Counts first and fails then: what it has changed must be taken back. One of the bad ones answers with the wrong type.
+# Counts, then fails, so that the count must be undone. Bad events that end in 7 get an answer of the wrong type instead.
 PICKY = """
 from udo_runtime import Operator
 class Count(Operator):
@@ -38,7 +38,7 @@ def is_bad(i: int) -> bool:
 
 @pytest.fixture
 def picky(platform: Platform) -> str:
-    """A keyed deployment under the policy dead-letter, of a name of its own."""
+    """A keyed deployment with the policy dead-letter, under a name of its own."""
     name = f"picky{len(platform.api.deployments())}"
     platform.push(PICKY, name=name, **MANIFEST)
     platform.deploy(name, policy="dead-letter")
@@ -50,7 +50,7 @@ def letters(platform: Platform, deployment: str) -> list[Any]:
 
 
 def check(platform: Platform, deployment: str, stream: Stream) -> None:
-    """The oracle is one process that never sees the bad events; each of these is a dead letter of its epoch, once."""
+    """Compare with one process that never sees the bad events; each of these must be a dead letter of its epoch, once."""
     counts: Counter[str] = Counter()
     bad: list[tuple[int, int]] = []
     for epoch in range(stream.files):
@@ -62,13 +62,13 @@ def check(platform: Platform, deployment: str, stream: Stream) -> None:
             counts[key_of(i)] += 1
             expected.append((i, key_of(i), counts[key_of(i)]))
         assert sorted((i, k) for i, k, _ in stream.rows[epoch]) == [(i, k) for i, k, _ in expected]
-        # Within an epoch the events of a key may come in any order.
+        # Within an epoch a key's events may come in any order.
         assert sorted((k, n) for _, k, n in stream.rows[epoch]) == sorted((k, n) for _, k, n in expected), f"epoch {epoch}"
     assert [(d.epoch, json.loads(d.event)["id"]) for d in letters(platform, deployment)] == bad
 
 
 def fail_first(batches: Iterator[Any]) -> Iterator[Any]:
-    """Behind the operator: the first attempt at each epoch fails after all its answers, so after its END."""
+    """Fail the first attempt at each epoch behind the operator, after all its answers and so after its END."""
     yield from batches
     context = TaskContext.get()
     if context is not None and context.attemptNumber() == 0 and context.partitionId() == 0:
@@ -131,7 +131,7 @@ def run(batch):
 
 @pytest.fixture
 def forward(platform: Platform) -> Callable[[str], str]:
-    """Deploys a stateless operator that cannot bear 13 under a policy."""
+    """Deploy a stateless operator that fails on 13, under a policy."""
 
     def deploy(policy: str, **limits: float) -> str:
         name = f"forward{len(platform.api.deployments())}"

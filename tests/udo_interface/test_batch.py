@@ -57,7 +57,7 @@ def run(batch):
 
 @pytest.fixture
 def hostile(platform: Platform) -> str:
-    """An operator that answers what no honest one would."""
+    """An operator that gives answers which no honest one would give."""
     source = (Path(__file__).parents[2] / "benchmarks/operators/attack/attack.py").read_text("utf-8")
     return platform.operator(source, entry="op:Attack", input={"attack": "string", "arguments": "string"}, output={"result": "string"})
 

@@ -56,7 +56,7 @@ def test_each_fifth_task_is_the_canarys_and_no_row_is_lost_or_doubled(spark: Spa
     assert versions() == {1}
 
 
-# Counts as COUNT does, with another form of state; the other one fails on every event.
+# MIGRATED counts as COUNT does, with another form of state; FAILING fails on every event.
 MIGRATED = (
     COUNT.replace('"n"] =', '"m"] =').replace('get("n"', 'get("m"') + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
 )
@@ -87,7 +87,7 @@ def test_a_keyed_query_counts_on_while_a_canary_is_tried_rolled_back_and_promote
         [passed] = [e["detail"] for e in told if e["phase"] == "preparing"]
         counted = re.search(r"passed: (\d+) events, 0 errors, .*, 0 of (\d+) frames compared different", passed)
         assert counted is not None and int(counted[2]) > 0, passed
-        # Of the nine keys k0, k4 and k15 lie in these groups: 5 of 17 events.
+        # Of the nine keys, k0, k4 and k15 lie in the canary's groups: 5 of 17 events.
         assert 20 <= int(counted[1]) <= 40 * (stream.files - files) / 2
         stream.add()
         query.processAllAvailable()
@@ -98,7 +98,7 @@ def test_a_keyed_query_counts_on_while_a_canary_is_tried_rolled_back_and_promote
 
 
 def during(stream: Stream, events: Iterator[dict[str, str]], begun: Callable[[dict[str, str]], bool]) -> list[dict[str, str]]:
-    """All events of an update, with micro-batches from when `begun` holds until it ends."""
+    """Return all events of an update, while micro-batches run from when `begun` holds until its end."""
     told: list[dict[str, str]] = []
     follower = threading.Thread(target=lambda: told.extend(events), daemon=True)
     told.append(next(e for e in events if begun(e) or e["phase"] == "failed"))

@@ -1,4 +1,4 @@
-"""Jobs that are cancelled and queries that are stopped in the middle: nothing stays behind, and what comes next is right."""
+"""Jobs that are cancelled and queries that are stopped midway: nothing is left behind, and the next answers are right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
-# Stands still at an event until a file is there; what it has begun to answer then is of no use to anybody.
+# Is held at an event until a file exists; by then nobody can use the answers that it has begun.
 HELD = """
 import pathlib, time
 from udo_runtime import Operator
@@ -38,7 +38,7 @@ KEYED = """n = ctx.state["n"] = ctx.state.get("n", 0) + 1
 
 
 def cancelled(spark: SparkSession, job: Callable[[], Any], under_way: Callable[[], bool]) -> None:
-    """Run the job in a group of its own, cancel the group once it is under way, and see that it ended by that."""
+    """Run the job in a group of its own, cancel the group once it is under way, and check that this ended the job."""
     ended: list[str] = []
 
     def run() -> None:
@@ -46,7 +46,7 @@ def cancelled(spark: SparkSession, job: Callable[[], Any], under_way: Callable[[
         try:
             job()
             ended.append("it ended by itself")
-        except Exception as e:  # Spark's, or that of the bridge to it, as the moment will have it
+        except Exception as e:  # Spark's error or that of the bridge to it, depending on the moment
             ended.append(str(e))
 
     thread: Thread = InheritableThread(target=run)

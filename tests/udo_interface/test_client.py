@@ -1,4 +1,4 @@
-"""The engine-free client against a real node manager: the paper's four calls, Algorithm 1, and what happens when things break."""
+"""The engine-free client against a real node manager: the paper's four calls, Algorithm 1, and failures."""
 
 from __future__ import annotations
 
@@ -277,9 +277,9 @@ def test_the_client_needs_no_spark() -> None:
 
 
 def test_work_of_a_caller_that_was_killed_is_not_done(platform: Platform, gate: tuple[str, Path]) -> None:
-    """As of a cancelled query, whose Python workers Spark kills: nobody closes their lanes, and others wait behind their frames."""
+    """As after a cancelled query, whose Python workers Spark kills: nobody closes their lanes, and others wait behind their frames."""
     deployment, go = gate
-    more = platform.sign()  # the others come when the first is under way: what has been taken out of the queue with it is done
+    more = platform.sign()  # the others are sent once the first is under way: frames taken from the queue with it would be processed
     program = f"""
 import pathlib, time
 from udo_interface import connect
@@ -299,7 +299,7 @@ client.flush()
         finally:
             caller.kill()
         wait_until(lambda: queue.call("SCARD", f"{p}lanes") == 0, 60, "the killed caller's lane to be closed")
-        time.sleep(0.2)  # the frame under way takes longer than a lane is taken for open without looking
+        time.sleep(0.2)  # longer than a lane counts as open without another look; the first frame is still held
         go.touch()
         wait_until(lambda: queue.call("LLEN", f"{p}in") == 0, 60, "its frames to be gone")
     lines = [line.text for line in connect_node(platform.node).logs(deployment)]
@@ -337,7 +337,7 @@ def test_a_caller_with_little_to_ask_does_not_wait_behind_all_that_a_greedy_one_
 
 def test_a_deployment_polls_with_linear_back_off_before_it_sleeps_where_told_to(platform: Platform) -> None:
     def polls(**limits: int) -> int:
-        """How many reads of the queue one event brings about, on both sides."""
+        """Return the number of reads of the queue for one event, on both sides."""
         name = polling(**limits)
         with closing(platform.queue()) as queue, connect(name, node=platform.node) as client:
             client.send({"id": 1})

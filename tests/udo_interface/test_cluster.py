@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(platform: Platform, tmp_path: Path, name: str, *arguments: str) -> Any:
-    """What the application on two executor processes printed."""
+    """Return what the application on two executor processes printed."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))}
     job = [sys.executable, "-m", "tests.udo_interface.cluster_job", name, platform.url, platform.node, *arguments]
     root = Path(__file__).parents[2]

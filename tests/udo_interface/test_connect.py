@@ -1,4 +1,4 @@
-"""Spark Connect: operators called by a client of a real Connect server, and what takes a JVM refused with the remedy."""
+"""Spark Connect: operators called by a client of a real Connect server; calls that need a JVM are refused with the remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(batch):
 
 @pytest.fixture(scope="module")
 def found(platform: Platform, java: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the client found (connect_calls.py), and the names of its deployments."""
+    """The results of the client (connect_calls.py), and the names of its deployments."""
     folder = tmp_path_factory.mktemp("connect")
     names = {
         "double": platform.operator(DOUBLE, output={"id": "int64", "twice": "int64"}),
@@ -49,7 +49,7 @@ def found(platform: Platform, java: None, tmp_path_factory: pytest.TempPathFacto
     }
     with connect_server(folder, {"spark.udo.registry": platform.url, "spark.udo.node": platform.node}) as url:
         command = [sys.executable, "-m", "tests.udo_interface.connect_calls", url, *names.values(), str(folder / "streams")]
-        # The client has the registry's address from the session, and no Java.
+        # The client gets the registry's address from the session, and has no Java.
         env = {k: v for k, v in os.environ.items() if not k.startswith("UDO_") and k != "JAVA_HOME"}
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=bound(CALLS_S), check=False)
     for name in names.values():

@@ -1,4 +1,4 @@
-"""An operator whose library Spark's environment could not hold: two releases of one package from the index, in one job."""
+"""An operator with a library that Spark's environment could not hold: two releases of one package from the index, in one job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
-# PySpark cannot start with this release of the library through which it talks to Java.
+# A release of the library through which PySpark talks to Java; PySpark cannot start with this one.
 OWN = "0.10.9.5"
 SOURCE = """
 from py4j.version import __version__
@@ -36,7 +36,7 @@ def run(batch):
 
 @pytest.fixture
 def own() -> Iterator[Layer]:
-    """The dependencies of an operator that requires it, as `udo push` packs them."""
+    """The dependencies of an operator that requires this release, as `udo push` packs them."""
     with tempfile.TemporaryDirectory() as cache:
         try:
             layer = dependencies_layer([f"py4j=={OWN}"], *current_target(), Path.cwd(), Path(cache), lambda _: None)
@@ -52,7 +52,7 @@ def test_an_operator_brings_a_release_that_contradicts_sparks_and_each_side_uses
     (needed,) = (r for r in map(Requirement, metadata.requires("pyspark") or []) if r.name == "py4j")
     assert OWN not in needed.specifier
 
-    @F.udf("string")  # in the Python worker, which then calls the operator
+    @F.udf("string")  # runs in the Python worker, which then calls the operator
     def seen() -> str:
         from py4j.version import __version__
 

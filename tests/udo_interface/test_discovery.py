@@ -1,4 +1,4 @@
-"""Where registry and node manager are looked for, in which order, and what is said when there is none."""
+"""The places where registry and node manager are looked for, their order, and the error when there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from udo_protocol.errors import Unavailable
 
 
 def up(home: Path) -> dict[str, str]:
-    """What `udo up` leaves behind."""
+    """Make the files that `udo up` leaves behind; return the environment."""
     (home / "node").mkdir()
     (home / "node" / "node.sock").touch()
     (home / "registry").mkdir()

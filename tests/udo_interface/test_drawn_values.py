@@ -1,4 +1,4 @@
-"""Whatever Spark has in its columns reaches an operator and comes back as it was, whichever way it is called."""
+"""Any value that Spark has in its columns reaches an operator and comes back unchanged, by any kind of call."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def run(batch):
     return batch
 """
 ROWS = 40
-# Of a session, that change how Spark sends and takes values.
+# Session settings that change how Spark sends and takes values.
 SETTINGS = {
     "spark.sql.session.timeZone": ["UTC", "Europe/Berlin", "America/New_York"],
     "spark.sql.execution.arrow.useLargeVarTypes": ["true", "false"],
     "spark.sql.execution.arrow.maxRecordsPerBatch": ["1", "7", "10000"],
-    "spark.sql.execution.arrow.compression.codec": ["none", "zstd"],  # PySpark itself does not read all that Spark writes with lz4
+    "spark.sql.execution.arrow.compression.codec": ["none", "zstd"],  # PySpark itself cannot read all that Spark writes with lz4
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": ["true", "false"],
     "spark.sql.timestampType": ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"],
     "spark.sql.ansi.enabled": ["true", "false"],
@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def plain(rows: Any) -> list[Any]:
-    """In the order of their ids."""
+    """Return the rows in the order of their ids."""
     return sorted((exact(row) for row in rows), key=lambda row: row["id"])
 
 

@@ -1,4 +1,4 @@
-"""Held answers: nothing leaves before all has come, in order, above the bound from a file."""
+"""Held answers: none leaves before all have come; they stay in order, and wait in a file above the bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators with several inputs: two streams joined by key and time, and searched for a pattern, whatever dies meanwhile."""
+"""Operators with several inputs: two streams joined by key and time, or searched for a pattern, whatever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 BEGIN = dt.datetime(2026, 3, 2, 9, tzinfo=dt.UTC)
 SYMBOLS = ("A", "B", "C")
 EPOCHS = 5
-# The second input comes so many micro-batches behind the first.
+# The number of micro-batches by which the second input is behind the first.
 LAG = 2
 SCHEMAS = {
     "trades": "symbol string, at timestamp, price double",
@@ -49,14 +49,14 @@ Event = dict[str, Any]
 
 
 def example(platform: Platform, folder: str, version: str = "1") -> str:
-    """An example operator as it lies in the repository, under its own name."""
+    """Push an example operator of the repository under its own name; return the name."""
     manifest = tomllib.loads((EXAMPLES / folder / "operator.toml").read_text("utf-8")) | {"version": version}
     platform.push_folder(EXAMPLES / folder, **manifest)
     return str(manifest["name"])
 
 
 def in_go(platform: Platform, folder: str, version: str) -> str:
-    """The same as a sample in Go."""
+    """Push the same operator as a sample in Go; return the name."""
     manifest = tomllib.loads((EXAMPLES / folder / "operator.toml").read_text("utf-8"))
     del manifest["entry"]
     with tempfile.TemporaryDirectory() as code:
@@ -66,7 +66,7 @@ def in_go(platform: Platform, folder: str, version: str) -> str:
 
 
 def made(epoch: int, seed: int, second: str) -> dict[str, list[Event]]:
-    """Events of ten seconds in both inputs, each at a moment of its own, not in order."""
+    """Return events of ten seconds for both inputs, each at a moment of its own, not in order."""
     drawn = random.Random(f"{seed} {epoch} {second}")
     moments = drawn.sample(range(10_000), 45)
     events = [{"symbol": drawn.choice(SYMBOLS), "at": BEGIN + dt.timedelta(seconds=10 * epoch, milliseconds=m)} for m in moments]
@@ -77,7 +77,7 @@ def made(epoch: int, seed: int, second: str) -> dict[str, list[Event]]:
 
 
 def joined(trades: Sequence[Event], quotes: Sequence[Event]) -> list[tuple[Any, ...]]:
-    """Each trade with the newest quote up to its time, by plain search."""
+    """Return each trade with the newest quote up to its time, by plain search."""
     found = []
     for trade in trades:
         before = [q for q in quotes if q["symbol"] == trade["symbol"] and q["at"] <= trade["at"]]
@@ -87,7 +87,7 @@ def joined(trades: Sequence[Event], quotes: Sequence[Event]) -> list[tuple[Any, 
 
 
 def moved(trades: Sequence[Event], news: Sequence[Event]) -> list[tuple[Any, ...]]:
-    """For each piece of news the first trade within a minute that is 2 % off the last one before it, by plain search."""
+    """Return, for each piece of news, the first trade within a minute that is 2 % off the last one before the news, by plain search."""
     found = []
     for item in news:
         own = sorted((t for t in trades if t["symbol"] == item["symbol"]), key=lambda t: t["at"])
@@ -102,7 +102,7 @@ def moved(trades: Sequence[Event], news: Sequence[Event]) -> list[tuple[Any, ...
 
 
 class TwoStreams:
-    """Files of two inputs, of which the second is behind; each micro-batch takes one of each."""
+    """Files of two inputs, the second of which is behind; each micro-batch takes one file of each."""
 
     def __init__(self, spark: SparkSession, directory: Path, name: str, second: str) -> None:
         self._spark, self._directory, self._name, self._second = spark, directory, name, second
@@ -114,7 +114,7 @@ class TwoStreams:
             (directory / one).mkdir()
 
     def add(self, events: Mapping[str, list[Event]]) -> None:
-        """One file of each: what is new of the first input, and what was new LAG files ago of the second."""
+        """Write one file of each input: the new events of the first, and those of the second that were new LAG files ago."""
         for one, new in events.items():
             self.events[one] += new
         self._late.append(events[self._second])
@@ -128,7 +128,7 @@ class TwoStreams:
         self._epoch += 1
 
     def run(self, meanwhile: Any) -> None:
-        """Process all files there are; `meanwhile` is called in each epoch, before its answers are asked for."""
+        """Process all files there are; `meanwhile` is called in each epoch, before its answers are collected."""
 
         def each(df: DataFrame, epoch: int) -> None:
             meanwhile(epoch)
@@ -146,7 +146,7 @@ class TwoStreams:
             query.stop()
 
     def found(self) -> list[tuple[Any, ...]]:
-        """All answers, with times in UTC."""
+        """Return all answers, with times in UTC."""
         rows = [row for epoch in self.answers.values() for row in epoch]
         return sorted((symbol, at.astimezone(dt.UTC), *rest) for symbol, at, *rest in rows)
 
@@ -174,7 +174,7 @@ def test_two_streams_one_of_which_is_behind_while_the_owner_dies_the_version_cha
     streams.run(meanwhile)
     for name_ in ("4", ".4.crc"):  # the last epoch is replayed
         (tmp_path / "checkpoint" / "commits" / name_).unlink(missing_ok=True)
-    for _ in range(LAG + 1):  # events far ahead in both inputs end all waiting
+    for _ in range(LAG + 1):  # events far ahead in both inputs end all waits
         streams.add({"trades": [{"symbol": "A", "at": BEGIN + dt.timedelta(hours=1), "price": 100.0}], second: []})
     end: Event = {"symbol": "A", "at": BEGIN + dt.timedelta(hours=1)}
     end |= {"bid": 0.0, "ask": 0.0} if second == "quotes" else {"headline": "end"}

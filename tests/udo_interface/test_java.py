@@ -1,4 +1,4 @@
-"""Which Java Spark gets, tried with small executables that report a version."""
+"""The Java that Spark gets, tried with small executables that report a version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udo_protocol.errors import Unavailable
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """A directory whose bin/java reports `version`."""
+    """Make a directory whose bin/java reports `version`; return it."""
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True)
     script.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")

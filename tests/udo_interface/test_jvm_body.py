@@ -1,4 +1,4 @@
-"""What an operator could send to an executor's JVM, byte by byte: each answer is read in full, or refused; nothing crashes or leaks."""
+"""Answers that an operator could send to an executor's JVM, byte by byte: each is read in full, or refused; nothing crashes or leaks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROWS = [
         "l": None if i % 5 == 0 else ["ä", None, "c"][: i % 4],
         "r": None if i % 7 == 0 else {"a": i, "b": b"\xff" * (i % 3)},
         "m": [("k", float(i))] * (i % 3),
-        "n": [None, Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.01")][i % 4],  # all digits: Arrow refuses that in Java
+        "n": [None, Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.01")][i % 4],  # with all digits, which Arrow refuses in Java
         "t": i,
         "b": i % 2 == 0,
     }
@@ -54,7 +54,7 @@ Read = Callable[[bytes], Any]
 
 @pytest.fixture
 def read(spark: SparkSession) -> Any:
-    """Read a frame's bytes as the JVM path does; its rows, each as Spark's own checksum of it, or the error's text."""
+    """Read a frame's bytes as the JVM path does; return its rows, each as Spark's own checksum of it, or the error's text."""
     try:
         jar.jar(spark.version)
     except Unavailable as e:
@@ -90,7 +90,7 @@ def read(spark: SparkSession) -> Any:
             while rows.hasNext():
                 found.append(rows.next().hashCode())
         except Py4JJavaError as e:
-            with contextlib.suppress(Py4JJavaError):  # as at the end of a task that has failed
+            with contextlib.suppress(Py4JJavaError):  # as at the end of a failed task
                 readers[0].close()
             with contextlib.suppress(Py4JJavaError):
                 buffer.close()
@@ -154,7 +154,7 @@ def test_frames_that_are_none_are_refused_with_what_was_expected(read: Read) -> 
 
 
 def _compressed(batch: pa.RecordBatch) -> bytes:
-    """The batch as a compressed record batch message."""
+    """Return the batch as a compressed record batch message."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)

@@ -1,4 +1,4 @@
-"""Keyed calls that the executor's JVM makes itself. What they share with the Python path is tested on both paths where it is tested."""
+"""Keyed calls that the executor's JVM makes itself. Properties shared with the Python path are tested on both paths, in other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
 
 pytestmark = pytest.mark.long
-# An answer of a kilobyte an event.
+# Answers each event with a kilobyte.
 WIDE = """
 from udo_runtime import Operator
 class Count(Operator):
@@ -49,7 +49,7 @@ def events(spark: SparkSession, rows: int, partitions: int = 2) -> DataFrame:
 def test_answers_above_what_is_held_in_memory_wait_in_a_file_and_come_in_order(
     spark: SparkSession, platform: Platform, tmp_path: Path, slots: int, batch_rows: Any
 ) -> None:
-    """160 MB of answers to a micro-batch in two partitions, of which 64 MB each may stay in memory."""
+    """The micro-batch has 160 MB of answers in two partitions, of which 64 MB each may stay in memory."""
     name = f"held{slots}"
     platform.push(WIDE, name=name, **{**MANIFEST, "output": {**MANIFEST["output"], "text": "string"}})  # type: ignore[dict-item]
     platform.deploy(name, slots=slots)
@@ -82,7 +82,7 @@ def test_answers_above_what_is_held_in_memory_wait_in_a_file_and_come_in_order(
 def test_groups_that_move_while_events_are_sent_keep_their_events_in_order(
     spark: SparkSession, platform: Platform, batch_rows: Any
 ) -> None:
-    """A batch job of many small frames, during which the deployment is given slots, and has some taken away."""
+    """A batch job of many small frames, during which the deployment gets more slots and loses some again."""
     platform.push(COUNT, name="moving", **MANIFEST)
     platform.deploy("moving", slots=1)
     batch_rows(200)

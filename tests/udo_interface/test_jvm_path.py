@@ -1,4 +1,4 @@
-"""Calls that the executor's JVM makes itself: which ran is seen in the plan, and what it cannot do is refused or done in Python."""
+"""Calls that the executor's JVM makes itself: the plan shows the path, and calls that it cannot make are refused or made in Python."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_without_a_jar_calls_take_the_python_path_and_say_so_once(
 
 
 def test_an_executor_looks_for_its_node_manager_in_the_home_that_python_takes(platform: Platform, tmp_path: Path) -> None:
-    """Of a user whose HOME is another one than the system's."""
+    """The user's HOME is not the one that the system knows."""
     name = platform.operator()
     program = f"""
         from udo_interface import udo
@@ -212,7 +212,7 @@ def test_values_of_all_types_come_back_as_on_the_python_path(spark: SparkSession
 
 
 def test_an_answer_of_narrower_columns_in_another_order_is_widened_as_on_the_python_path(spark: SparkSession, platform: Platform) -> None:
-    """A version that came after the query was planned."""
+    """The new version was deployed after the query had been planned."""
     wide = {"id": "int64", "part": "double", "what": "string"}
     answer = """
         import pyarrow as pa
@@ -246,7 +246,7 @@ def test_a_batch_above_the_bound_of_a_frame_travels_in_parts_and_one_event_above
 
 
 def test_a_call_is_part_of_larger_queries_as_any_dataframe_is(spark: SparkSession, platform: Platform) -> None:
-    """Joined with itself, united, cached, counted without a look at its columns, and followed by another call."""
+    """It is joined with itself, united, cached, counted without its columns, and followed by another call."""
     name = platform.operator()
     df = udo(name, path="jvm")(spark.range(0, 1000, 1, 3))
     assert df.alias("a").join(df.alias("b"), F.col("a.id") == F.col("b.id") + 1).count() == 999
@@ -260,7 +260,7 @@ def test_a_call_is_part_of_larger_queries_as_any_dataframe_is(spark: SparkSessio
 
 
 def executed(spark: SparkSession) -> Iterator[dict[str, str]]:
-    """The values of the metrics of each call on the JVM path in the last query, as Spark's UI shows them, by name."""
+    """Yield, for each call on the JVM path in the last query, the values of its metrics by name, as Spark's UI shows them."""
     store = spark._jsparkSession.sharedState().statusStore()
     last = max(range(store.executionsCount()), key=lambda i: store.executionsList().apply(i).executionId())
     execution = store.executionsList().apply(last).executionId()

@@ -1,4 +1,4 @@
-"""The executor's JVM connects to queue servers of other hosts by mutual TLS, and says what is wrong with a certificate."""
+"""The executor's JVM connects to queue servers on other hosts by mutual TLS, and says what is wrong with a certificate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZES = (0, 1, 16_384, 16_385, 700_000, 3_000_000)
 
 @dataclass
 class Server:
-    """A server that is reached by TLS, and wants certificates of its clients."""
+    """A server that is reached by TLS and requires client certificates."""
 
     address: str
     run_id: str
@@ -55,12 +55,12 @@ def server(running_servers: Servers, tmp_path_factory: pytest.TempPathFactory) -
 
 
 class Refused(Exception):
-    """An error of the JVM path, with its class and its text."""
+    """An error on the JVM path, with its class and text."""
 
 
 @pytest.fixture
 def connect(spark: SparkSession, server: Server) -> Iterator[Any]:
-    """A function that connects as a lane of the JVM path does, and has another one as `call`; Refused."""
+    """A function that connects as a lane on the JVM path does, or raises Refused; its attribute `call` sends a command on a connection."""
     try:
         jar.jar(spark.version)
     except Unavailable as e:
@@ -103,7 +103,7 @@ PKCS8, TRADITIONAL = serialization.PrivateFormat.PKCS8, serialization.PrivateFor
 
 
 def resigned(server: Server, folder: Path, key: Any, form: Any, *names: x509.GeneralName) -> Tls:
-    """The client's certificate with this key, in a file of this form, and for a server of these names if there are some."""
+    """Issue the client's certificate again for this key, stored in this format, and for a server with these names, if there are any."""
     authority, template = Authority.of(server.authority), x509.load_pem_x509_certificate(server.client.certificate.read_bytes())
     extensions = [e for e in template.extensions if not names or e.oid != x509.SubjectAlternativeName.oid]
     builder = x509.CertificateBuilder(
@@ -210,7 +210,7 @@ def test_a_certificate_is_for_the_host_with_an_underscore_that_it_names(
 
     own = signed(server.authority, "server") if named is None else resigned(server, tmp_path, EC, PKCS8, x509.DNSName(named))
     with tls_front(own, running_servers.queue_socket) as address:
-        # No such name leads here: the socket is connected to this host's address, and the certificate has to be for the name.
+        # The name does not resolve: the socket is connected to this host's address, and the certificate must be for the name.
         port = int(address.rpartition(":")[2])
         folder = jvm.scala.Option.apply(str(server.client.ca.parent))
         arguments = jvm.java.util.ArrayList()

@@ -1,4 +1,4 @@
-"""keep= of any type: the column is as it was before the call, also whether it can be null, or the call is refused."""
+"""keep= with columns of any type: each is unchanged after the call, also in whether it can be null, or the call is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Forward(Operator):
         yield {"b": event["a"]}
 """
 IO: dict[str, Any] = {"entry": "op:Forward", "input": {"a": "int64"}, "output": {"b": "int64"}}
-# None of them can be null.
+# Columns that cannot be null, whose types are told by their batches.
 TOLD = {
     "whole": "1",
     "nested": "named_struct('p', 1, 'q', array(1, 2), 'r', map('a', 1S))",
@@ -43,7 +43,7 @@ UNTOLD = {
     "days": "interval '1' day",
     "inside": "named_struct('p', interval '1' hour)",
 }
-# Of Spark 4.1 and later; none of them is Spark 4.0's.
+# Types of Spark 4.1 and later; Spark 4.0 has none of them.
 LATER = {"of_day": "time'10:00:00'", "place": "st_geomfromwkb(X'0101000000000000000000f03f0000000000000040')"}
 
 

@@ -178,12 +178,12 @@ def test_a_foreach_batch_may_take_its_querys_job_group_away(stream: Stream, coun
 
 
 @pytest.mark.both_paths
-# Few, that fit into any buffer; so many that Spark has its row long before the last one is answered.
+# Few rows, which fit into any buffer; and so many that Spark has its row long before the last one is answered.
 @pytest.mark.parametrize(("rows", "frame_rows"), [(60, 4), long(60_000, 1_000)])
 def test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_does_not_run_not_at_all(
     stream: Stream, spark: SparkSession, rows: int, frame_rows: int
 ) -> None:
-    """Epoch 1 is limited and then evaluated in full, 2 the other way round, 3 only limited."""
+    """Epoch 1 is evaluated with a limit and then in full, epoch 2 the other way round, epoch 3 only with a limit."""
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key)
     limited: list[int] = []
@@ -213,14 +213,14 @@ def test_a_task_that_a_limit_reads_from_counts_whole_and_a_partition_that_spark_
     partition = {k: p for of_key in counted.values() for k, (_, p) in of_key.items()}
     assert set(partition.values()) == {0, 1}
     for epoch, of_key in counted.items():
-        for k, (n, p) in of_key.items():  # of the epoch that is only limited, the row is the first partition's
+        for k, (n, p) in of_key.items():  # in the epoch that is only limited, the row is from the first partition
             assert n == sum(sent[e][k] for e in range(epoch + 1) if e != 3 or p == 0), (epoch, k, p)
 
 
 @pytest.mark.both_paths
 @pytest.mark.parametrize("rows", [40, long(60_000)])
 def test_a_partition_that_spark_does_not_read_counts_whole(spark: SparkSession, stream: Stream, rows: int) -> None:
-    """A join that finds its other side empty asks for none of the rows."""
+    """A join that finds its other side empty reads none of the rows."""
     for _ in range(3):
         stream.add(rows)
 
@@ -228,7 +228,7 @@ def test_a_partition_that_spark_does_not_read_counts_whole(spark: SparkSession, 
         none = df.sparkSession.createDataFrame([], "k string")
         stream.gather(df.join(F.broadcast(none), "k") if epoch == 1 else df, epoch)
 
-    # With these Spark looks whether the other side is empty before it asks for a row.
+    # With these off, Spark checks whether the other side is empty before it asks for a row.
     settings = ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage")
     for name in settings:
         spark.conf.set(name, "false")
@@ -249,7 +249,7 @@ def test_a_partition_that_spark_does_not_read_counts_whole(spark: SparkSession, 
 
 @pytest.mark.both_paths
 def test_a_streams_own_limit_counts_every_event(stream: Stream, platform: Platform, count: str) -> None:
-    """Spark passes on a few answers and reads all."""
+    """Spark passes on a few answers, but reads all."""
     for _ in range(2):
         stream.add(60)
     query = stream.start(lambda df: df.limit(2))
@@ -356,13 +356,13 @@ def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(s
         udo(f"{count}@1")(df, key="k")
     with pytest.raises(SchemaError, match="keep='__UDO_group': .* rename yours before the call"):
         udo(count)(df.withColumn("__UDO_group", df.id), key="k", keep="__UDO_group")
-    answers = udo(count)(df.withColumn("__udo_group", df.id), key="k")  # nobody asked for it
+    answers = udo(count)(df.withColumn("__udo_group", df.id), key="k")  # it is not to be kept
     assert [tuple(r) for r in answers.collect()] == [(1, "a", 1)]
 
 
 @contextmanager
 def _set(spark: SparkSession, **conf: str) -> Iterator[None]:
-    """Settings that are otherwise given when the application starts."""
+    """Set options that are otherwise given at the start of the application."""
     told = spark._jsparkSession.sessionState().conf()
     names = {key.replace("_", "."): value for key, value in conf.items()}
     for key, value in names.items():
@@ -376,7 +376,7 @@ def _set(spark: SparkSession, **conf: str) -> Iterator[None]:
 
 @pytest.mark.both_paths
 def test_a_micro_batch_in_which_nothing_reaches_an_operator_is_an_epoch_for_it(spark: SparkSession, stream: Stream) -> None:
-    """Left to itself, adaptive execution runs no task where it finds that there is no input."""
+    """By itself, adaptive execution runs no task where it finds no input."""
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
     for _ in range(4):
         stream.add()
@@ -402,5 +402,5 @@ def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: S
 @pytest.mark.both_paths
 @pytest.mark.parametrize("inside", [long(False), True])
 def test_asynchronous_progress_tracking_is_refused_before_the_first_event(stream: Stream, platform: Platform, inside: bool) -> None:
-    """Spark sees a stateless plan and allows it; restarted, such a query runs several of its epochs as one."""
+    """Spark sees a stateless plan and allows it; after a restart, such a query runs several of its epochs as one."""
     refuses_asynchronous_progress(stream, platform, inside=inside)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 QUERY_TIMEOUT_S = 120
-# COUNT that halts at one event, in the middle of epoch 1, until the gate is open.
+# COUNT, which is held at one event in the middle of epoch 1 until the gate is open.
 GATED = """
 import pathlib, time
 from udo_runtime import Operator
@@ -50,7 +50,7 @@ class Count(Operator):
 
 
 class Gate:
-    """An operator that has begun with epoch 1 says so, and goes on when the gate is open."""
+    """An operator that reports when it is in the middle of epoch 1, and goes on when the gate is open."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform, self._sign = platform, platform.sign()
@@ -77,7 +77,7 @@ def gate(platform: Platform) -> Iterator[Gate]:
 
 @contextmanager
 def query(platform: Platform, operator: str, home: Path, master: str) -> Iterator[subprocess.Popen[str]]:
-    """keyed_query.py in a process group of its own, which is killed at the end."""
+    """Run keyed_query.py in a process group of its own, which is killed at the end."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))}
     env |= {"PYTHONPATH": str(ROOT), "SPARK_WORKER_DIR": str(home / "work")}
     command = [sys.executable, "-m", "tests.udo_interface.keyed_query", operator, platform.url, platform.node, str(home), master]
@@ -99,7 +99,7 @@ def finish(platform: Platform, operator: str, home: Path, master: str) -> None:
 
 
 def check(epochs: dict[int, Rows], files: int, rows: int = 40) -> None:
-    """A plain count of the files; within an epoch the events of a key may come in any order."""
+    """Compare with a plain count of the files; within an epoch a key's events may come in any order."""
     counts: Counter[str] = Counter()
     for epoch in range(files):
         ids = range(epoch * 1000, epoch * 1000 + rows)
@@ -168,14 +168,14 @@ Lane = tuple[Sender, Collector]
 
 @contextmanager
 def attempt(platform: Platform, operator: str, session: str, epoch: int, number: int) -> Iterator[Lane]:
-    """An attempt at partition 0 as a Spark task makes it."""
+    """Open an attempt at partition 0 as a Spark task does."""
     request = Request(operator, session, 0, number, epoch, keyed=KeyedCall("run", "call", (0,)))
     with conversation(platform.node, request, SENT, ANSWERS) as (sender, collector, _):
         yield sender, collector
 
 
 def batches(epoch: int) -> Iterator[tuple[pa.RecordBatch, None]]:
-    """The 40 events of an epoch in 4 batches."""
+    """Yield the 40 events of an epoch in 4 batches."""
     for first in range(epoch * 1000, epoch * 1000 + 40, 10):
         ids = range(first, first + 10)
         yield pa.record_batch([pa.array(ids), pa.array(map(key_of, ids)), pa.array([0] * 10, pa.int32())], schema=SENT), None

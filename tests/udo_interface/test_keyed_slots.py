@@ -29,7 +29,7 @@ _names = itertools.count()
 
 @pytest.fixture
 def wide(platform: Platform) -> str:
-    """The operator that counts, in three slots."""
+    """The counting operator, in three slots."""
     name = f"wide{next(_names)}"
     platform.push(COUNT, name=name, **MANIFEST)
     platform.deploy(name, slots=3)

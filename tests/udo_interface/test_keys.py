@@ -1,4 +1,4 @@
-"""Which events are of one key: those that groupBy of Spark takes for one, whatever the time zone, before and after a restart."""
+"""Events of one key are those that Spark's groupBy takes for one, in any time zone, before and after a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def counting(kind: str) -> dict[str, Any]:
     return {"entry": "op:Count", "key": "k", "input": {"k": kind}, "output": {"n": "int64"}}
 
 
-# An hour of autumn that clocks in Berlin show twice, an hour of spring that they leave out, and now.
+# An hour in autumn that clocks in Berlin show twice, an hour in spring that they skip, and an ordinary time.
 TIMES = ("2024-10-27 00:30:00", "2024-10-27 01:30:00", "2024-03-31 01:30:00", "2024-03-31 02:30:00", "2024-11-26 12:00:00")
 
 

@@ -85,7 +85,7 @@ def test_no_more_frames_are_under_way_than_the_window_allows(bench: Bench) -> No
         for i in range(10):
             taken.append(i)
             if len(taken) == 3:
-                operator.go_on()  # the third frame fills the window; nothing may be asked for before an answer
+                operator.go_on()  # the third frame fills the window: no further batch may be taken before an answer
             yield batch(i), None
 
     seen = []
@@ -167,13 +167,13 @@ def test_an_answer_with_other_columns_is_a_schema_error(bench: Bench) -> None:
 
 
 def crafted(number: int, lane: str = "l1", first: int = 0) -> bytes:
-    """An answer of one row, by an operator that knows no order."""
+    """Return an answer of one row, from an operator that keeps no order."""
     header = frame.Header(lane=lane, number=number, kind=frame.ANSWER, version="1", schema=identity(SCHEMA))
     return b"".join(map(bytes, frame.encode(header, batch(first, 1))))
 
 
 def sent(bench: Bench, frames: int) -> tuple[Sender, Collector]:
-    """A lane that has sent so many frames, which nobody processes."""
+    """Return a lane that has sent so many frames, which nobody processes."""
     sender, collector = bench.lane()
     for n in range(frames):
         for _, pieces in sender.encode(batch(n)):
@@ -220,7 +220,7 @@ def test_a_route_that_changes_under_load_loses_doubles_and_reorders_nothing(benc
     changing = threading.Thread(target=change)
     changing.start()
     try:
-        # Small and large frames, which travel differently, several of them under way.
+        # Small and large frames travel differently; several are under way at once.
         sent = [batch(10_000 * n, 2_000 if n % 5 == 0 else 2) for n in range(400)]
         lane = bench.lane(limits=SlotLimits(retained_bytes=200_000))
         answered = run(lane, sent, window=8)
@@ -330,7 +330,7 @@ def test_slow_input_gets_its_answers_before_more_is_asked_for(bench: Bench) -> N
 
     class Slow(FakeClock):
         def monotonic(self) -> float:
-            self.now += 0.01  # every look at the clock costs 10 ms: the input always seems slow
+            self.now += 0.01  # every look at the clock takes 10 ms, so the input always seems slow
             return self.now
 
     answered = 0
@@ -351,7 +351,7 @@ def test_what_is_answered_is_collected_though_the_input_is_not_slow_enough_to_wa
 
     def source() -> Iterator[tuple[pa.RecordBatch, None]]:
         for i in range(100):
-            clock.now += 0.001  # an event a millisecond
+            clock.now += 0.001  # one event per millisecond
             if i == 50:
                 wait_until(lambda: slot.slot_stats(bench.servers.queue(), PREFIX).emitted >= 40, 10, "answers")
             yield batch(i), None
@@ -363,7 +363,7 @@ def test_what_is_answered_is_collected_though_the_input_is_not_slow_enough_to_wa
 
 
 def lie(message: Callable[[bytes], bytes], rows: int = 2, **header: Any) -> Callable[[pa.RecordBatch], bytes]:
-    """An operator that answers its first frame with a changed Arrow message."""
+    """Return the answer function of an operator that changes the Arrow message in its first answer."""
 
     def answer(events: pa.RecordBatch) -> bytes:
         made = frame.Header(lane="l1", number=1, kind=frame.ANSWER, rows=rows, schema=identity(SCHEMA), version="1", **header)
@@ -423,7 +423,7 @@ def test_an_answer_beyond_its_bound_is_not_even_read(bench: Bench) -> None:
 
 
 class LyingState(StoreLane):
-    """Its instance answers all that it is asked about state with this header."""
+    """A lane whose instance answers every request about state with this header."""
 
     lie = frame.Header(kind=frame.ANSWER)
 

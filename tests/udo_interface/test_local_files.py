@@ -1,4 +1,4 @@
-"""Files of a local session: made without a process for each, with the modes that Hadoop's own file system gives them."""
+"""Files of a local session are made without a process for each, with the modes that Hadoop's own file system gives them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUERY = """
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """The permissions of each file and directory, without the names' random parts."""
+    """Return the permissions of each file and directory, without the random parts of names."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder)).split("part-")[0]
@@ -42,7 +42,7 @@ def modes(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def made(java: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, str], int]]:
-    """By whose file system: the modes of what a query left, and how many times `chmod` was started meanwhile."""
+    """File system -> the modes of the files that a query left, and how often `chmod` was started meanwhile."""
     from pyspark import __version__
 
     try:

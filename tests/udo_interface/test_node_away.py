@@ -1,4 +1,4 @@
-"""A node manager that is away: a task waits for one that may come back, and is told clearly where none ever was."""
+"""A node manager that is away: a task waits for one that may come back, and gets a clear error where there never was one."""
 
 from __future__ import annotations
 

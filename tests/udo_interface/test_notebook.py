@@ -1,4 +1,4 @@
-"""In a notebook: what there is as a table, and errors that say what is wrong instead of where Spark noticed it. In a real IPython shell."""
+"""Notebooks: deployments as a table, and errors that say what is wrong instead of where Spark noticed it. In a real IPython shell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fails(Operator):
 
 
 class Notebook:
-    """Cells, and what each shows."""
+    """Runs cells; returns what each shows."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
@@ -41,7 +41,7 @@ class Notebook:
         return str(shown.stdout + shown.stderr)
 
     def html(self, expression: str) -> str:
-        """As a notebook shows the value of a cell's last line."""
+        """Return what a notebook shows for the value of a cell's last line."""
         data, _ = self._shell.display_formatter.format(self._shell.ev(expression))
         return str(data["text/html"])
 

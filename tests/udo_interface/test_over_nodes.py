@@ -34,7 +34,7 @@ WIDE = "x" * 2_000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    """Nodes a and b with the slots of `wide` (keyed) and `forward`, and c, which has none: the session's tasks ask it."""
+    """Nodes a and b with the slots of `wide` (keyed) and `forward`; and c, which has none, and which the session's tasks ask."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
     with nodes(top, "a", "b", "c", listening="ab") as made:
         made.deploy("wide", COUNT, slots=3, **MANIFEST)
@@ -68,7 +68,7 @@ def test_frames_of_every_size_reach_slots_of_other_hosts_and_come_back(spark: Sp
 
 @pytest.mark.both_paths
 def test_a_query_counts_once_while_its_key_groups_move_between_nodes(spark: SparkSession, cluster: Nodes, tmp_path: Path) -> None:
-    """All of them each time, so that attempts under way open lanes in slots that had no key groups when they began."""
+    """All groups move each time, so that attempts under way open lanes in slots that had no key groups when they began."""
     stream, over = Stream(spark, tmp_path, "wide"), threading.Event()
 
     def move() -> int:

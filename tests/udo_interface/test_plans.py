@@ -1,4 +1,4 @@
-"""A keyed call counts right in every plan that Spark makes of it: whatever stands before and behind it, and whoever evaluates it."""
+"""A keyed call counts right in every plan that Spark makes of it, whatever stands before and behind it, and however it is evaluated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
 
 ONCE_WRONG = ("in a thread", "union with a table on its left")
-EMPTY = ((40, 0, 40), (0, 40))  # the second and the fourth epoch have no event
+EMPTY = ((40, 0, 40), (0, 40))  # the second and the fourth epoch have no events
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def right(spark: SparkSession, count: str, tmp_path: Path, plan: Plan) -> None:
     planned.check()
 
 
-# The gate has those that once came out wrong or stuck, and by its seeds some of the others.
+# The gate runs the cases that once came out wrong or stuck, and some others drawn by its seeds.
 @pytest.mark.parametrize("adaptive", [True, long(False)])
 @pytest.mark.parametrize("behind", ["coalesce", *(long(name) for name in BEHIND if name != "coalesce")])
 def test_behind_the_call_there_may_be_anything(spark: SparkSession, count: str, tmp_path: Path, behind: str, adaptive: bool) -> None:
@@ -71,7 +71,7 @@ def test_in_foreach_batch_it_is_evaluated_in_any_way(spark: SparkSession, count:
 
 @pytest.mark.parametrize("left", [long(False), True])
 def test_a_call_that_is_made_in_another_thread_is_one_of_its_query(spark: SparkSession, count: str, tmp_path: Path, left: bool) -> None:
-    """Also on a union that begins with a table of the application's own session."""
+    """Also for a union that begins with a table of the application's own session."""
     stream = Stream(spark, tmp_path, count)
     nothing = spark.range(0).selectExpr("id", "'' k")
 
@@ -95,7 +95,7 @@ def test_a_call_that_is_made_in_another_thread_is_one_of_its_query(spark: SparkS
 def test_a_call_in_foreach_batch_may_be_united_with_a_table_of_the_applications_own_session(
     spark: SparkSession, count: str, tmp_path: Path
 ) -> None:
-    """The plan is made in that session, which has seen no call so far."""
+    """The plan is made in that session, in which no call has been made so far."""
     session = spark.newSession()
     stream = Stream(session, tmp_path, count)
 
@@ -130,7 +130,7 @@ Evaluate = Callable[["DataFrame"], list[Any]]
 
 
 def counted(stream: Stream, evaluated: dict[int, Evaluate], runs: int = 1, **options: Any) -> None:
-    """Epochs of which only these are evaluated, as they say; the answers to each follow those of the last one that was."""
+    """Evaluate only these epochs, each as given; the answers in each must follow those in the last one that was evaluated."""
 
     def each(df: DataFrame, epoch: int) -> None:
         if epoch in evaluated:
@@ -159,7 +159,7 @@ def test_epochs_that_nobody_evaluates_have_no_effect(spark: SparkSession, count:
 def test_epochs_that_nobody_evaluates_have_no_effect_with_a_store(
     spark: SparkSession, count: str, tmp_path: Path, platform: Platform
 ) -> None:
-    """Also if the state has to come from the store."""
+    """Also if the state has to be restored from the store."""
 
     def lost(df: DataFrame) -> list[Any]:
         node = connect_node(platform.node)
@@ -232,7 +232,7 @@ def test_two_evaluations_at_once_are_right_or_told_and_the_remedy_works(spark: S
 
 
 def test_a_batch_that_uses_its_answers_twice_has_them_twice_alike(spark: SparkSession, count: str) -> None:
-    """Each evaluation is a job of its own, with a state of its own."""
+    """Each evaluation is a job of its own, with its own state."""
     df = spark.range(60).selectExpr("id", "concat('k', id % 7) k")
     counted_once = udo(count)(df, key="k")
     assert Counter(counted_once.union(counted_once).collect()) == Counter(2 * counted_once.collect())
@@ -290,7 +290,7 @@ def test_two_keyed_streams_in_one_query_and_one_behind_the_other(spark: SparkSes
 
 @pytest.mark.long
 def test_a_window_behind_the_call_closes_in_micro_batches_without_data(platform: Platform, spark: SparkSession, tmp_path: Path) -> None:
-    """One file a run, and Spark's own micro-batch behind it that only moves the watermark."""
+    """Each run has one file, and then Spark's own micro-batch that only moves the watermark."""
     columns = {"t": "timestamp[us, tz=UTC]", "k": "string"}
     source = COUNT.replace('"id": event["id"]', '"t": event["t"]')
     name = platform.operator(source, entry="op:Count", key="k", input=columns, output={**columns, "n": "int64"})
@@ -322,7 +322,7 @@ def test_the_plan_says_which_way_the_call_takes(spark: SparkSession, count: str,
 
 @pytest.fixture
 def unmarked(spark: SparkSession) -> Iterator[None]:
-    """Spark without the jar, as one that it does not compile for: tasks go by what Spark and the rows tell them."""
+    """Use Spark without the jar, as one for which it does not compile: tasks rely on what Spark and the rows tell them."""
     app = spark.sparkContext.applicationId
     before = jvm_path._attached.pop(app, None)
     jvm_path._attached[app] = Unavailable("it does not compile against this Spark")
@@ -336,7 +336,7 @@ REFUSED = r"another thread than the query's evaluates the call. Do it in the thr
 
 
 def right_or_refused(spark: SparkSession, count: str, tmp_path: Path, plan: Plan) -> bool:
-    """Whether it was right."""
+    """Return whether the answers were right; otherwise the call must have been refused."""
     try:
         right(spark, count, tmp_path, plan)
     except PySparkException as e:
@@ -407,7 +407,7 @@ def test_without_the_jar_a_store_needs_the_partitions_that_the_call_has_made(
 def test_a_timer_fires_once_whichever_partitions_and_epochs_have_no_event(
     platform: Platform, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, way: str, fires_in: int
 ) -> None:
-    """Of key `a`, which has events in epochs 0 and 4; the watermark is past it from epoch 2 on."""
+    """The timer is that of key `a`, which has events in epochs 0 and 4; the watermark is past it from epoch 2 on."""
     if way == "unmarked":
         request.getfixturevalue("unmarked")
     name = platform.operator(TIMED, **{**TIMED_MANIFEST, "entry": "op:Timed"})
@@ -439,7 +439,7 @@ def test_a_timer_fires_once_whichever_partitions_and_epochs_have_no_event(
 def test_without_the_jar_a_foreach_batch_that_takes_its_querys_job_group_away_is_told_so(
     spark: SparkSession, count: str, tmp_path: Path, unmarked: None, group: str | None
 ) -> None:
-    """Without the run of the query a restarted one could not be told from its zombie."""
+    """Without the query's run, a restarted query could not be told from its zombie."""
     stream = Stream(spark, tmp_path, count)
     stream.add()
 

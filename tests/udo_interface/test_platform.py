@@ -1,4 +1,4 @@
-"""The platform that tests run on leaves nothing behind, also when it does not come up."""
+"""The platform for the tests leaves nothing behind, even if it does not start."""
 
 from __future__ import annotations
 

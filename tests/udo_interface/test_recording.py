@@ -1,4 +1,4 @@
-"""A streaming query recorded in the middle of its life: a local operator answers the recording as the served one did."""
+"""A streaming query that is recorded midway: a local operator answers the recording as the served one did."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_recorded_query_with_failing_tasks_replays_to_what_it_was_served(spark
     assert outcome["errors"] == 0
     epochs = {row["__udo_epoch"] for row in rows}
     assert epochs == {3, 4, 5}
-    for epoch in epochs:  # a failed attempt answered the same as the next one
+    for epoch in epochs:  # failed attempts gave the same answers as the next ones
         mine = {(r["id"], r["k"], r["n"]) for r in rows if r["__udo_epoch"] == epoch}
         assert sorted(mine) == sorted(stream.rows[epoch])
     assert len(rows) > sum(len(stream.rows[e]) for e in epochs), "no attempt was repeated"

@@ -29,7 +29,7 @@ def timed(lossy: Platform) -> str:
 
 @pytest.fixture
 def stream(spark: SparkSession, timed: str, lossy: Platform, tmp_path: Path) -> Iterator[Timed]:
-    """With its store beside the checkpoint."""
+    """A query with its store beside the checkpoint."""
     with on(spark, lossy):
         yield Timed(spark, tmp_path / "stream", timed, store=str(tmp_path / "stream" / "ckpt" / "udo"))
 
@@ -37,7 +37,7 @@ def stream(spark: SparkSession, timed: str, lossy: Platform, tmp_path: Path) -> 
 def test_after_both_servers_and_their_data_are_gone_the_query_goes_on_with_equal_answers(
     stream: Timed, lossy: Platform, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Also twice, in the middle of a chain of deltas, behind a full file, and when old files have been removed."""
+    """Also twice, in the middle of a chain of deltas, after a full file, and when old files have been removed."""
     for files in (3, 2, 8):
         for _ in range(files):
             stream.add()
@@ -79,7 +79,7 @@ def test_a_crash_between_end_and_the_stores_write_counts_once(
         stream.add()
     stream.run()
     stream.add()
-    (stream.session() / "2").touch()  # where a directory is to be: the node has ENDed the epoch, its file cannot be written
+    (stream.session() / "2").touch()  # in place of a directory: the node has ENDed the epoch, but its file cannot be written
     with pytest.raises(PySparkException, match="cannot be written.*Epoch 2 is not complete without it"):
         stream.run()
     (stream.session() / "2").unlink()
@@ -105,7 +105,7 @@ def test_a_crash_between_the_stores_write_and_sparks_commit_counts_once(
     with on(spark, lossy, partitions):
         stream.add()
         stream.run()
-        lossy.lose_node()  # what the replayed epoch has written is good, too
+        lossy.lose_node()  # the files written by the replayed epoch are good, too
         stream.add()
         stream.run()
     assert stream.answers() == uninterrupted(stream, spark, tmp_path)
@@ -171,7 +171,7 @@ def test_an_operator_called_inside_foreach_batch_has_a_store_too(
         lossy.lose_node()
     for _ in range(3):
         stream.add()
-    stream.run()  # as a part of the plan: the same session
+    stream.run()  # within the plan: the same session
     assert stream.answers() == uninterrupted(stream, spark, tmp_path)
 
 

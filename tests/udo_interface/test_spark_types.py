@@ -1,4 +1,4 @@
-"""Which columns fit, what they become, and how batches are turned from one form to the other; no Spark is started."""
+"""Columns that fit, the types that they become, and the conversion of batches from one form to the other; no Spark is started."""
 
 from __future__ import annotations
 

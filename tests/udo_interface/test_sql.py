@@ -131,7 +131,7 @@ def test_what_cannot_be_answered_is_refused_where_the_statement_is_analysed(
 
 
 class Statement(Stream):
-    """The keyed stream of files, through SQL."""
+    """The keyed stream of files, called through SQL."""
 
     def start(self, after: Any = None, each: Any = None) -> Any:
         self.source().createOrReplaceTempView("events")

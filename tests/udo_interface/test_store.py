@@ -1,4 +1,4 @@
-"""The files of a state store: which of them make up the state before an epoch, and what happens when one is missing or broken."""
+"""The files of a state store: which of them make up the state before an epoch, and the errors when one is missing or broken."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_a_needed_file_the_state_is_lost_never_older_or_empty(
     except StateLost as e:
         assert f"continues with epoch {last}" in str(e)
     else:
-        assert found == history.states[last]  # another attempt's file says the same, or a later full one does
+        assert found == history.states[last]  # another attempt's file, or a later full one, says the same
 
 
 def test_a_gap_names_the_place_the_group_and_both_epochs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lanes with a state store against a real node: what they bring back, whatever of it the node still has, had, or half has."""
+"""Lanes with a state store against a real node: they restore what the node never had, has lost, or has only in part."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ MANIFEST: dict[str, Any] = {
 SENT = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), (GROUP_COLUMN, pa.int32())])
 ANSWERS = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("watermark", pa.timestamp("us", "UTC"))])
 BEGIN = dt.datetime(2026, 1, 1)
-# Two keys to each group, all of them in each epoch.
+# Two keys for each group; every epoch has an event of each key.
 KEYS = range(2 * KEY_GROUPS)
 
 
 class Query:
-    """One session of one deployment. An attempt's events are later the lower its partition is."""
+    """One session of one deployment. In an epoch, the events of lower partitions are later."""
 
     def __init__(self, platform: Platform, operator: str, session: str, directory: Path) -> None:
         self.platform, self.operator, self.session = platform, operator, session
@@ -60,7 +60,7 @@ class Query:
 
     @contextmanager
     def lane(self, epoch: int, partition: int, *, stored: bool = True) -> Iterator[StoreLane]:
-        """A new attempt at a partition's epoch."""
+        """Open a new attempt at a partition's epoch."""
         self._attempts += 1
         keyed = KeyedCall(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), plan=self.run, stored=stored)
         request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
@@ -83,7 +83,7 @@ class Query:
             yield pa.record_batch(columns, schema=SENT), None
 
     def exchange(self, lane: StoreLane, epoch: int, partition: int) -> None:
-        """Every key's count and the watermark are those of a query to which nothing ever happened."""
+        """Exchange events; every key's count and the watermark must be those of an undisturbed query."""
         answers = exchange(lane.sender, lane.collector, self.events(epoch, partition), 4)
         watermark = BEGIN.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=100 * (epoch - 1)) if epoch else None
         wanted = {(k, epoch + 1, watermark) for b, _ in self.events(epoch, partition) for k in b.column(0).to_pylist()}
@@ -92,12 +92,12 @@ class Query:
         assert len(found) == len(wanted)
 
     def attempt(self, epoch: int, partition: int) -> None:
-        """A whole attempt, as a task makes it."""
+        """Run a whole attempt, as a task does."""
         with self.lane(epoch, partition) as lane:
             self.exchange(lane, epoch, partition)
 
     def cut(self, epoch: int, partition: int) -> None:
-        """An attempt that a limit cuts short: it leaves no trace."""
+        """Begin an attempt that a limit cuts short, so that it leaves no trace."""
         with self.lane(epoch, partition) as lane:
             answers = lane.around(exchange(lane.sender, lane.collector, self.events(epoch, partition), 4))
             next(answers)
@@ -109,7 +109,7 @@ class Query:
                 self.attempt(epoch, partition)
 
     def restart(self, platform: Platform | None = None, partitions: int = 2) -> None:
-        """A new run of the query, maybe elsewhere."""
+        """Begin a new run of the query, possibly on another platform."""
         self.platform, self.partitions, self.run = platform or self.platform, partitions, self.run + 1
 
 
@@ -125,7 +125,7 @@ def query(lossy: Platform, count: str, tmp_path: Path, request: pytest.FixtureRe
 
 @pytest.mark.parametrize("order", [pytest.param((0, 1), marks=pytest.mark.short), (1, 0)])
 def test_a_node_lost_within_an_epoch_gets_back_what_its_ended_and_its_unended_lanes_had(query: Query, order: tuple[int, int]) -> None:
-    """Spark runs the ended task no more: its part of the epoch is in the store alone, and with it the highest event time."""
+    """Spark does not run the ended task again: its part of the epoch, with the highest event time, is in the store alone."""
     query.epochs(0, 4)
     query.attempt(5, order[0])
     query.platform.lose_node()
@@ -165,7 +165,7 @@ def test_an_attempt_that_dies_while_it_restores_is_followed_by_one_that_begins_a
 
 
 def test_a_node_that_has_older_state_of_the_session_takes_the_stores(query: Query, platform: Platform) -> None:
-    """Also where the older state is an epoch that was left in the middle and completed elsewhere."""
+    """Also if the older state is of an epoch that was left midway and completed elsewhere."""
     first = query.platform
     platform.push(COUNT, name=query.operator + "-moved", **MANIFEST)
     platform.deploy(query.operator + "-moved")
@@ -174,10 +174,10 @@ def test_a_node_that_has_older_state_of_the_session_takes_the_stores(query: Quer
     query.operator += "-moved"
     query.epochs(0, 1)
     query.attempt(2, 0)
-    with query.lane(2, 1) as lane:  # ends, and dies before its file is written
+    with query.lane(2, 1) as lane:  # ENDs, but dies before its file is written
         for _ in exchange(lane.sender, lane.collector, query.events(2, 1), 4):
             pass
-    with query.lane(2, 1) as lane:  # dies in the middle
+    with query.lane(2, 1) as lane:  # dies midway
         for batch, _ in query.events(2, 1):
             for _, pieces in lane.sender.encode(batch):
                 lane.sender.push(pieces)
@@ -194,7 +194,7 @@ def test_a_node_that_has_older_state_of_the_session_takes_the_stores(query: Quer
 
 
 def test_a_checkpoint_from_before_goes_on_from_the_state_of_its_time(query: Query) -> None:
-    """Checkpoint and store were copied back from a backup; the node is ahead of both."""
+    """Checkpoint and store were restored from a backup; the node is ahead of both."""
     query.epochs(0, 3)
     query.restart()
     query.epochs(2, 4)
@@ -213,7 +213,7 @@ def test_dead_letters_stay_where_they_arose_and_wait_there_for_their_query(
     query = Query(lossy, "picky-moved", request.node.name, tmp_path)
 
     def answers(epoch: int) -> list[int]:
-        """The counts of key 7; all others are as ever."""
+        """Return the counts of key 7; all others must be as usual."""
         found = []
         for partition in range(query.partitions):
             with query.lane(epoch, partition) as lane:
@@ -233,7 +233,7 @@ def test_dead_letters_stay_where_they_arose_and_wait_there_for_their_query(
     assert letters(platform) == [(2, "")]
     query.restart(lossy)
     assert lossy.update("picky-moved", "2") == "done"
-    assert answers(3) == [1, 2, 3]  # the event of epoch 3, then those that waited
+    assert answers(3) == [1, 2, 3]  # the event of epoch 3, then the letters
     assert answers(4) == [4]
     assert (letters(lossy), letters(platform)) == ([], [(2, "")])
 
@@ -243,7 +243,7 @@ def test_more_partitions_than_key_groups_have_lanes_that_hold_nothing(query: Que
     query.platform.lose_node()
     query.restart(partitions=200)
     empty = [p for p in range(200) if not groups_of(p, 200)]
-    for partition in empty[:3]:  # first of all
+    for partition in empty[:3]:  # before all others
         query.attempt(2, partition)
     for partition in range(200):
         if partition not in empty:
@@ -255,7 +255,7 @@ def test_more_partitions_than_key_groups_have_lanes_that_hold_nothing(query: Que
 
 def test_a_lane_that_a_limit_kept_out_of_an_epoch_goes_on_and_writes_all_it_has(query: Query) -> None:
     query.epochs(0, 1)
-    query.attempt(2, 0)  # the other one is not asked for
+    query.attempt(2, 0)  # the other partition is not evaluated
     with query.lane(3, 1) as lane:
         lane.restore()
         [_, end] = exchange(lane.sender, lane.collector, query.events(3, 1), 4)
@@ -304,7 +304,7 @@ def test_without_its_store_a_restored_session_is_not_started_empty(query: Query)
 
 @pytest.fixture
 def two(lossy: Platform, platform: Platform, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Query, Platform, Platform]]:
-    """A query, and two nodes with its operator. Its next attempts go to the first one."""
+    """A query, and two nodes with its operator. The query's next attempts go to the first node."""
     for each in (lossy, platform):
         each.push(COUNT, name="count-two", **MANIFEST)
         each.deploy("count-two")
@@ -314,7 +314,7 @@ def two(lossy: Platform, platform: Platform, tmp_path: Path, request: pytest.Fix
 
 
 def test_a_node_that_saw_an_epoch_in_another_partitioning_takes_the_event_time_of_all_of_it(two: tuple[Query, Platform, Platform]) -> None:
-    """Its own partition of the newer run has taken the place of what the older run's partition of that number had seen."""
+    """Its own partition of the newer run has replaced what the older run's partition with that number had seen."""
     query, here, there = two
     query.restart(here, partitions=1)
     query.epochs(0, 2)
@@ -331,7 +331,7 @@ def test_a_node_that_saw_an_epoch_in_another_partitioning_takes_the_event_time_o
 def test_an_epoch_that_a_limit_cut_short_on_one_node_and_another_evaluated_in_full_counts_in_full(
     two: tuple[Query, Platform, Platform], cut_first: bool
 ) -> None:
-    """As df.show() and df.write in foreachBatch do it. What comes next goes on from there, on either node."""
+    """As by df.show() and df.write in foreachBatch. The next epochs continue from the full one, on either node."""
     query, here, there = two
     query.epochs(0, 1)
     order = [(query.cut, here), (query.attempt, there)]

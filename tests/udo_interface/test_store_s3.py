@@ -1,4 +1,4 @@
-"""A state store in a bucket: whatever is promised of one in a directory, on a real S3 server and on one that goes away."""
+"""A state store in a bucket: the guarantees of one in a directory, on a real S3 server and on one that goes away."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.long
 BUCKET = "states"
 _numbers = itertools.count()
 ALL = range(KEY_GROUPS)
-# More than pyarrow sends at once, so that its upload has several parts.
+# More bytes than pyarrow sends at once, so that the upload has several parts.
 BIG = 30_000_000
 
 
@@ -59,13 +59,13 @@ def s3() -> Iterator[S3Server]:
 
 
 def at(port: int, path: str) -> str:
-    """A location there."""
+    """Return the location of `path` on the server at this port."""
     return f"s3a://{path}?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
 
 
 @pytest.fixture
 def directory() -> str:
-    """In the bucket, of the test's own."""
+    """A directory of the test's own in the bucket."""
     return f"{BUCKET}/d{next(_numbers)}"
 
 
@@ -94,7 +94,7 @@ def test_an_epoch_of_more_files_than_one_listing_or_removal_takes(s3: S3Server, 
         write(s, epoch, {5: {b"a": str(epoch).encode()}}, full=epoch == 1)
     assert len(s.files()) == 1101 + 3
     assert len(s.files(0)) == 1101
-    s.prune(3)  # the states before epochs 2 and later do without epoch 0
+    s.prune(3)  # the states before epoch 2 and later epochs do not need epoch 0
     assert sorted(f.epoch for f in s.files()) == [1, 2, 3]
     assert [name for name in s3.names(s.directory) if name.startswith("0/")] == []
     assert s.values(s.files(), [5], 4)[0] == {5: {b"a": b"3"}}
@@ -173,7 +173,7 @@ def test_missing_broken_and_empty_objects_are_named(s3: S3Server, directory: str
         put(files, path, broken)
         with pytest.raises(StateLost, match=match):
             s.values(found, [5], 1)
-    with pytest.raises(StateLost, match="/0: no file holds key group 5 after epoch 0"):  # an empty one is one that was never finished
+    with pytest.raises(StateLost, match="/0: no file holds key group 5 after epoch 0"):  # an empty file is one that was never finished
         s.values(s.files(), [5], 1)
     files.delete_file(path)
     with pytest.raises(StateLost, match=f"{path} cannot be read.*It holds what epoch 0 did, and the query continues with epoch 1"):
@@ -234,7 +234,7 @@ def test_a_writer_killed_in_the_middle_leaves_no_file(s3: S3Server, directory: s
 def test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket(
     s3: S3Server, directory: str, lossy: Platform, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its location is spelled as Spark spells it; the executors' environment is what spark.executorEnv makes it."""
+    """The location is spelled as Spark spells it; the executors' environment is set as by spark.executorEnv."""
     for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3.port}"}.items():
         monkeypatch.setenv(name, value)
         monkeypatch.setitem(spark.sparkContext.environment, name, value)

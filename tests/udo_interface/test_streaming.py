@@ -1,4 +1,4 @@
-"""Streaming DataFrames through an operator: epochs, live updates under way, version per epoch, and a lost queue server."""
+"""Streaming DataFrames through an operator: epochs, live updates under way, one version per epoch, and a lost queue server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(batch):
 """
 OUT = {"id": "int64", "v": "int64"}
 BATCH_ROWS = 100
-# The event of the second file at which an operator stands still, where frames are so short: those behind it wait unanswered.
+# The event in the second file at which an operator is held, and the frame length, so short that frames behind it wait unanswered.
 HELD, FRAME_ROWS = 50, 10
 
 
@@ -54,7 +54,7 @@ class Stream:
         for _ in range(files):
             first = self.files * BATCH_ROWS
             pq.write_table(pa.table({"id": pa.array(range(first, first + BATCH_ROWS), pa.int64())}), self.directory / "draft")
-            os.utime(self.directory / "draft", (1_700_000_000 + self.files,) * 2)  # Spark takes files by their time
+            os.utime(self.directory / "draft", (1_700_000_000 + self.files,) * 2)  # Spark takes files in the order of their times
             (self.directory / "draft").rename(self.input / f"{self.files:06}.parquet")
             self.files += 1
 
@@ -68,7 +68,7 @@ class Stream:
         return through(source).writeStream.foreachBatch(gather).option("checkpointLocation", str(self.directory / "ckpt")).start()
 
     def all(self) -> list[Any]:
-        """Every row, by epoch."""
+        """Return all rows in the order of epochs."""
         return [r for epoch in sorted(self.rows) for r in self.rows[epoch]]
 
 
@@ -83,7 +83,7 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
 
 @contextmanager
 def frames_of(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Spark hands over so many events at a time."""
+    """Make Spark hand over so many events at a time."""
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key)
     spark.conf.set(key, str(rows))
@@ -130,7 +130,7 @@ def test_each_event_of_a_stream_is_answered_once_across_a_restart(stream: Stream
 
 @pytest.mark.both_paths
 def test_a_live_update_during_the_query_loses_and_doubles_nothing(stream: Stream, spark: SparkSession, platform: Platform) -> None:
-    """Twice: behind a frame that the old version is holding, with the rest of its epoch unanswered; and while the query is idle."""
+    """Twice: behind a frame that the old version holds, with the rest of its epoch unanswered; and while the query is idle."""
     go = platform.sign()
     holding = f"""
         import pathlib, time
@@ -218,7 +218,7 @@ def test_settings_that_hold_answers_back_are_named_once() -> None:
 def test_the_call_itself_warns_of_settings_that_hold_answers_back(spark: SparkSession, platform: Platform) -> None:
     name, df = platform.operator(), spark.readStream.format("rate").load().selectExpr("value AS id")
     told = spark._jsparkSession.sessionState().conf()
-    conf = {settings.REAL_TIME_CHECK: "false", "spark.app.id": "the-call-itself"}  # told once an application
+    conf = {settings.REAL_TIME_CHECK: "false", "spark.app.id": "the-call-itself"}  # told once per application
     try:
         for key, value in conf.items():
             told.setConfString(key, value)

@@ -69,10 +69,10 @@ def test_a_client_a_spark_job_and_a_keyed_stream_on_one_host_use_the_slots_of_th
             "stream": {str(epoch): (epoch + 1) * EVENTS for epoch in range(3)},
         }
         wait_until(lambda: _events(hosts, "add") == {"a": 0, "b": 2 * EVENTS, "c": 0}, 20, "the host that was named to have had all")
-        # Without the slots of other hosts all of the stream's state would be on c, and no other host could go on with it.
+        # If the slots of other hosts were not used, all of the stream's state would be on c, and no other host could go on with it.
         wait_until(lambda: min(_events(hosts, "count").values()) > EVENTS / 4, 20, "events of the stream on all hosts")
 
 
 def _events(hosts: Hosts, deployment: str) -> dict[str, int]:
-    """How many the slots of each node have taken."""
+    """Return node -> the number of events that its slots have taken."""
     return {n: sum(s.events_in for s in connect_node(hosts.socket(n)).stats(deployment).slots) for n in hosts.net.hosts}

@@ -49,7 +49,7 @@ def hosts(*names: str) -> Iterator[Network]:
 
 @contextmanager
 def cluster(net: Network, top: Path) -> Iterator[tuple[str, str]]:
-    """A registry and a Spark master on the machine, a node manager and a Spark worker on each host; their URLs."""
+    """Run a registry and a Spark master on the machine, a node manager and a Spark worker on each host; yield the URLs of the first two."""
     registry = start(top / "registry", "--listen", f"{net.address}:0", tls=signed(top / "certs", "registry", net.address))
     env = direct({k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))})
     env |= {"PYTHONPATH": str(ROOT), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JVM}
@@ -94,7 +94,7 @@ def cluster(net: Network, top: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.long
 def test_a_keyed_stream_over_two_nodes_is_refused_without_a_store_and_right_with_one(java: None) -> None:
-    """Without the refusal Spark plans a partition of a later epoch on the other node, and its keys count from 1 again."""
+    """Without the refusal, Spark would plan a partition of a later epoch on the other node, and its keys would count from 1 again."""
     with tempfile.TemporaryDirectory(prefix="udo-") as directory, hosts("a", "b") as net:
         top = Path(directory)
         with cluster(net, top) as (registry, master):

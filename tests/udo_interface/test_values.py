@@ -1,4 +1,4 @@
-"""Values reach an operator, and its answers reach Spark, as what they are: by name at every depth, nothing changed in silence."""
+"""Values reach an operator, and its answers reach Spark, unchanged: fields match by name at every depth, and nothing changes silently."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEYS, EPOCHS, PARTITIONS = 100, 3, 4
-# Short-lived: compiling well takes longer than it saves.
+# For short-lived processes: good compilation takes longer than it saves.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(operator: str, registry: str, master: str, address: str, directory: str) -> None:
-    """Both queries, one after the other."""
+    """Run both queries, one after the other."""
     home = Path(directory)
     conf = {
         "spark.driver.host": address,
@@ -41,9 +41,9 @@ def main(operator: str, registry: str, master: str, address: str, directory: str
         "spark.cores.max": 2,
         "spark.scheduler.minRegisteredResourcesRatio": 1,  # both hosts take part from the first task on
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-        "spark.locality.wait": 0,  # no task waits for the host that has most of its input
+        "spark.locality.wait": 0,  # no task waits for the host with most of its input
         "spark.shuffle.reduceLocality.enabled": False,
-        "spark.task.maxFailures": 1,  # what is refused is not tried where it would not be
+        "spark.task.maxFailures": 1,  # a refused task is not tried again on the host where it would succeed
         "spark.sql.shuffle.partitions": PARTITIONS,
     }
     spark = spark_session("two nodes", master=master, **QUIET, **conf)
