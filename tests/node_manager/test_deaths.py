@@ -1,4 +1,4 @@
-"""When a slot restarts its owner, and when it gives up the frame."""
+"""The rules by which a slot restarts its owner, or blames the frame."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _python(program: str, argument: str = "") -> tuple[str, ...]:
 
 
 def _docker(request: pytest.FixtureRequest, home: Path) -> Bench:
-    """Return the Docker driver with a home of its own, as every node manager has."""
+    """Return a bench with the Docker driver and a home of its own, as every node manager has."""
     daemon: Daemon = request.getfixturevalue("docker")
     settings = NodeSettings(home, "n1", runtime_image=request.getfixturevalue("runtime_image"))
     settings.prepare()
@@ -85,7 +85,7 @@ def _contained(program: str, argument: str = "") -> tuple[str, ...]:
 
 
 def _sandboxed(tmp_path: Path, kind: type) -> Bench:
-    """Return the process driver with this kind of sandbox, under a prepared home, as every node manager has."""
+    """Return a bench with the process driver and this kind of sandbox, under a prepared home, as every node manager has."""
     settings = NodeSettings(tmp_path / "h", "n1")
     settings.prepare()
     box, remark = sandbox.find(settings.sockets, runtime_base.build(settings.runtime_base))

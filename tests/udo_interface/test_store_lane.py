@@ -1,4 +1,4 @@
-"""Lanes with a state store against a real node: they restore what the node never had, has lost, or has only in part."""
+"""Lanes with a state store against a real node: they restore state that the node still has, had once, or has in part."""
 
 from __future__ import annotations
 
