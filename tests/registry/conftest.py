@@ -35,13 +35,13 @@ _numbers = itertools.count(1)
 
 
 def fresh(stem: str) -> str:
-    """A name no other test uses."""
+    """A name that no other test uses."""
     return f"{stem}-{next(_numbers)}"
 
 
 @dataclass
 class Running:
-    """A registry process and how to reach it."""
+    """A registry process, and its address and token."""
 
     data: Path
     process: Forked
@@ -61,22 +61,22 @@ class Running:
         return (self.data / "log").read_text()
 
     def client(self, token: str | None = "", user: str | None = "ada", timeout_s: float = 10) -> Registry:
-        """A client with the right token unless told otherwise; closed with the registry."""
+        """A client, with the right token unless another one is given; it is closed with the registry."""
         client = Registry(self.url, token=self.token if token == "" else token, user=user, timeout_s=timeout_s, tls=self.tls)
         self.clients.append(client)
         return client
 
     def http(self) -> httpx.Client:
-        """Plain HTTP with the token; closed with the registry."""
+        """A plain HTTP client with the token; it is closed with the registry."""
         client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=bound(20))
         self.clients.append(client)
         return client
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         for client in self.clients:
             client.close()
-        self.process.terminate()  # no harm to one that has ended
+        self.process.terminate()  # no effect on a process that has ended
         return self.process.wait(bound(10))
 
 
@@ -100,13 +100,13 @@ def start(data: Path, *options: str, tls: Tls | None = None) -> Running:
 
 @pytest.fixture(scope="module")
 def database() -> str:
-    """What the shared registry is given as --database; a file of tests may have others. '': its own SQLite."""
+    """The value of --database for the shared registry; a test file may override it. '' means the registry's own SQLite."""
     return ""
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Running]:
-    """A registry that the tests of one file share; they use names of their own."""
+    """A registry that the tests of one file share; each test uses names of its own."""
     running = start(tmp_path_factory.mktemp("registry") / "data", *(["--database", database] if database else []))
     yield running
     running.stop()
@@ -114,7 +114,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterato
 
 @pytest.fixture
 def start_registry(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Starts registries that end with the test."""
+    """Start registries that end with the test."""
     started: list[Running] = []
 
     def begin(*options: str, data: Path = tmp_path / "data") -> Running:
@@ -127,7 +127,7 @@ def start_registry(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def numbered_ahead(registry: Running) -> int:
-    """The number of a plan that was made while the registry's clock was a day ahead."""
+    """Move the registry's last plan number to what a clock a day ahead would give, and return that number."""
     with contextlib.closing(sqlite3.connect(registry.data / "registry.db")) as database, database:
         database.execute("INSERT OR REPLACE INTO settings VALUES ('plans', ?)", (ahead := int((time.time() + 86_400) * 1000),))
     return ahead
@@ -149,7 +149,7 @@ def layer(code: str) -> bytes:
 
 @dataclass(frozen=True)
 class Image:
-    """An operator image as bytes: its OCI manifest and the blobs it needs."""
+    """An operator image as bytes: its OCI manifest and the blobs that it references."""
 
     name: str
     version: str
@@ -157,7 +157,7 @@ class Image:
     blobs: tuple[bytes, ...]
 
     def push(self, client: Registry, tmp_path: Path) -> str:
-        """Upload blobs, then the manifest; the digest."""
+        """Upload the blobs, then the manifest; return the digest."""
         for blob in self.blobs:
             path = tmp_path / sha(blob).removeprefix("sha256:")
             path.write_bytes(blob)
@@ -188,7 +188,7 @@ def image(name: str, version: str = "1", code: str = "def f(batch): return batch
 
 @pytest.fixture
 def deployed(registry: Running, tmp_path: Path) -> tuple[Registry, str]:
-    """A client, and a deployment of version 1 of an operator of the same name that also has a version 2."""
+    """A client, and a deployment of version 1 of an operator of the same name; the operator also has a version 2."""
     client, name = registry.client(), fresh("fraud")
     for version in ("1", "2"):
         image(name, version, f"def f(batch): return {version}\n").push(client, tmp_path)
@@ -197,7 +197,7 @@ def deployed(registry: Running, tmp_path: Path) -> tuple[Registry, str]:
 
 
 class FakeNode:
-    """A node manager without instances: polls what is wanted, says it did it. `on_prepare` may raise to fail, or block."""
+    """A node manager without instances: polls the wanted state, reports each step as done. `on_prepare` may raise, to fail, or block."""
 
     def __init__(self, client: Registry, name: str, on_prepare: Callable[[dict[str, Any]], object] = lambda d: None) -> None:
         self.client, self.name, self.on_prepare = client, name, on_prepare

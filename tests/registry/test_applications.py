@@ -1,4 +1,4 @@
-"""Applications at the registry: named, handed out, guarded, decided about by what nodes tell, with a journal that goes on over restarts."""
+"""Applications at the registry: named, handed out, guarded, decided on by the nodes' reports, with a journal that survives restarts."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_in_mode_advise_nothing_is_handed_out_and_a_silent_node_or_missing_figur
 
     wait_until(lambda: "advised" in tell(1), 20, "advice")
     assert client.application(app)["now"]["kept"] is False
-    client.heartbeat(b)  # and says nothing more
+    client.heartbeat(b)  # and reports nothing more
     wait_until(lambda: any(b in r["detail"] for r in rows(client, app) if tell(2)), 20, "a decision without node b")
     client.leave(b)
     shown = [r for r in rows(client, app) if b in r["detail"]]
@@ -184,7 +184,7 @@ def test_a_step_of_a_deployment_with_state_over_nodes_goes_on_after_a_restart_un
     clients[0].create_application("app", ["op"], mode="auto", **QUICK)
 
     def tell(number: int = 0, *plans: dict[str, Any], done: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-        """What node a is to do; node b tells its figures."""
+        """Report the figures of both nodes, and return the steps handed to node a."""
         for node in "ab":
             clients[-1].heartbeat(node, listen=f"{node}:7070")
         clients[-1].propose("b", told(part("op", 1000.0)))

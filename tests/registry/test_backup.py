@@ -1,4 +1,4 @@
-"""Backups of a registry that is at work, and what comes of them: whole, or refused; and another registry afterwards."""
+"""Backups of a registry under load: each is restored whole, or refused; and the registry that is restored from one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKUPS = 3
 
 
 def whole(client: Registry, tmp_path: Path) -> int:
-    """Everything that is named is there, and was said in the commit that made it; how many versions."""
+    """Check that all that is named is stored and was recorded in the commit that made it; return the number of versions."""
     pushed = {e["detail"] for e in client.audit(limit=1000) if e["action"] == "push"}
     versions = [(o["name"], v["version"]) for o in client.operators() for v in o["versions"]]
     for name, version in versions:
@@ -94,7 +94,7 @@ def test_each_backup_made_during_pushes_and_updates_is_one_moment_of_the_registr
         known.append(whole(restored, tmp_path))
     assert known == sorted(known, reverse=True) and known[-1] >= 2
 
-    with FakeNode(other.client(), "n2") as node:  # it goes on: numbers, updates, secrets
+    with FakeNode(other.client(), "n2") as node:  # the restored registry goes on: numbers, updates, secrets
         wait_until(lambda: bool(node.polls), 10, "a poll")
         assert node.polls[-1]["deployments"][0]["config"]["secrets"] == {"KEY": "hidden"}
         image("op", "next", "v = 'next'").push(restored, tmp_path)
@@ -138,7 +138,7 @@ def test_a_file_that_is_damaged_or_cut_off_changes_nothing(seed: int, start_regi
     client.deploy("op", "op", "1")
     client.backup(tmp_path / "b.tar")
     good = (tmp_path / "b.tar").read_bytes()
-    blob = good.index(image("op", "1").blobs[1][:64])  # of the code layer
+    blob = good.index(image("op", "1").blobs[1][:64])  # the digest of the code layer
     before = (client.operators(), client.deployments(), client.audit(), client.health()["registry"])
     bad = [good[: rng.randrange(len(good) - 1024)] for _ in range(12)]
     bad += [

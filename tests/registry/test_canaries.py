@@ -1,4 +1,4 @@
-"""Canaries over real HTTP with fake nodes: the registry decides by what nodes count, says why, and survives its own restart."""
+"""Canaries over real HTTP with fake nodes: the registry decides by the nodes' counts, says why, and survives its own restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOOD = {"events": 50.0, "frames": 10.0, "errors": 0.0, "p50_ms": 1.0, "p99_ms": 
 
 
 class CanaryNode(FakeNode):
-    """Takes part in canaries, too: says once that it has begun, then what it has counted at every look."""
+    """A fake node that also takes part in canaries: it reports once that it has begun, then its counts at every poll."""
 
     counted: dict[str, float] | None = GOOD
 
@@ -39,7 +39,7 @@ class CanaryNode(FakeNode):
         super()._follow(d, update)
 
     def tell(self, name: str, counted: dict[str, float]) -> None:
-        """What the canary has counted."""
+        """Report the canary's counts."""
         self.client.report(self.name, NodeReport(deployment=name, state="canary", phase="observed", measured=counted, **self.told))
 
 
@@ -165,7 +165,7 @@ def test_a_canary_is_promoted_by_hand_before_its_time_is_over_once_all_nodes_hav
 
 
 def next_id(client: Registry, name: str) -> str:
-    """Id of the update that runs."""
+    """The id of the update in progress."""
     running = client.deployment(name)["update"]
     assert running is not None and running["state"] == "canary" and running["to_version"] == "2"
     return str(running["id"])
@@ -207,13 +207,13 @@ def test_a_node_that_leaves_is_not_waited_for_and_one_that_comes_back_counts_aga
         assert node["state"] == "ready" and {k: node["measured"][k] for k in GOOD} == GOOD
         a.tell(name, {**GOOD, "errors": 3.0})
         assert list(events)[-1]["phase"] == "rolled_back"
-        a.tell(name, GOOD)  # late: changes nothing
+        a.tell(name, GOOD)  # too late: changes nothing
     assert client.update_status(update)["state"] == "rolled_back"
 
 
 @pytest.fixture
 def keyed(deployed: tuple[Registry, str], tmp_path: Path) -> str:
-    """A keyed deployment in version 1, version 2 is there."""
+    """A keyed deployment at version 1; version 2 is pushed."""
     client, name = deployed[0], fresh("keyed")
     for version in ("1", "2"):
         image(name, version, f"v = {version}", key="card").push(client, tmp_path)

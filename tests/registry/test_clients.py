@@ -21,7 +21,7 @@ OPEN = "--tls-verify=false"
 
 
 def run(*command: str, **environment: str) -> str:
-    """Standard output of a client that must succeed."""
+    """Run a client that must succeed, and return its standard output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=bound(60), env={**os.environ, **environment}, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
     return done.stdout
@@ -68,7 +68,7 @@ def test_skopeo_copies_in_and_out_and_deletes(registry: Running, operator: str, 
     )
     assert json.loads(run(skopeo, "list-tags", OPEN, f"docker://{target}"))["Tags"] == ["as-docker", "new"]
     name, version = operator.partition("/")[2], json.loads(run(skopeo, "inspect", OPEN, f"docker://{target}:new"))
-    assert version["Digest"] == registry.client().version(name, "1")["digest"]  # byte for byte
+    assert version["Digest"] == registry.client().version(name, "1")["digest"]  # a copy byte for byte
 
     run(skopeo, "delete", OPEN, f"--creds={creds}", f"docker://{target}:new")
 
@@ -125,7 +125,7 @@ def test_docker_logs_in_pushes_pulls_and_mounts(registry: Running, docker: Daemo
     made = docker("image", "inspect", "--format={{.Id}}", name)
     docker("rmi", name, elsewhere)
 
-    docker("pull", name)  # reads are open
+    docker("pull", name)  # reads need no token
 
     assert docker("image", "inspect", "--format={{.Id}}", name) == made
     docker("rmi", name)
@@ -163,7 +163,7 @@ def test_buildah_pushes_and_pulls(registry: Running, tmp_path: Path) -> None:
 
 @pytest.fixture
 def podman() -> Iterator[list[str]]:
-    """podman with a storage of its own, in a short path, which it insists on."""
+    """The command line of podman with a storage of its own, in a short path, which podman insists on."""
     with tempfile.TemporaryDirectory(prefix="udo-pod-") as home:
         places = [f"--{option}={home}/{option}" for option in ("root", "runroot", "tmpdir")]
         yield [tool("podman", "podman"), *places, "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none"]

@@ -16,7 +16,7 @@ ABSENT = sha(b"absent")
 
 
 class Repository:
-    """A repository with the tag `1`, spoken to in plain HTTP. Every call answers with the reply."""
+    """A repository with the tag `1`, called by plain HTTP. Every call returns the reply."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client, self.name = client, fresh("conform")
@@ -48,7 +48,7 @@ class Repository:
 
 
 def chunked(r: Repository) -> httpx.Response:
-    """Two chunks in order, then the end; the answer to the end."""
+    """Upload two chunks in order, then the end; return the reply to the end."""
     where = r.begun()
     for first, chunk in ((0, b"fir"), (3, b"st")):
         headers = {"Content-Range": f"{first}-{first + len(chunk) - 1}", "Content-Type": "application/octet-stream"}
@@ -78,7 +78,7 @@ def mounted(r: Repository, digest: str, source: str | None) -> httpx.Response:
     return r("POST", f"/v2/{fresh('into')}/blobs/uploads/", params={"mount": digest} | ({"from": source} if source else {}))
 
 
-# (part of the specification, what is done, the status expected, what must hold of the answer)
+# (part of the specification, request, expected status, condition on the reply)
 Row = tuple[str, Callable[[Repository], httpx.Response], int, Callable[[Repository, httpx.Response], object]]
 true: Callable[[Repository, httpx.Response], object] = lambda r, a: True  # noqa: E731
 is_error: Callable[[Repository, httpx.Response], object] = lambda r, a: a.json()["errors"][0]["code"].isupper()  # noqa: E731

@@ -1,4 +1,4 @@
-"""The console over real HTTP: pages without a script, signed in by a write token, forms that only its own pages can send."""
+"""The console over real HTTP: pages without a script, login by a write token, forms that only the console's own pages can send."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = ("/console/", "/console/operators", "/console/nodes", "/console/sign-in"
 
 @pytest.fixture
 def browser(registry: Running) -> Iterator[httpx.Client]:
-    """Keeps cookies and follows redirects, as a browser does."""
+    """An HTTP client that keeps cookies and follows redirects, as a browser does."""
     with httpx.Client(base_url=registry.url, follow_redirects=True, timeout=bound(30)) as made:
         yield made
 
@@ -40,7 +40,7 @@ def form_value(page: httpx.Response) -> str:
 
 
 def shown(page: httpx.Response) -> str:
-    """Its text without tags."""
+    """The page's text without tags."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.text)).split())
 
 
@@ -167,7 +167,7 @@ def test_what_nodes_know_is_for_who_is_signed_in_and_a_node_that_cannot_be_asked
     value = form_value(sign_in(browser, registry.token))
     for action in ("promote", "dead-letters/replay", "dead-letters/drop"):
         assert browser.post(f"{of}/{action}", data={"form": "guess"}).status_code == 401, action
-    with FakeNode(client, "a"):  # says that it is at unix:a.sock, and does not listen
+    with FakeNode(client, "a"):  # its reported address is unix:a.sock, where nothing listens
         for page in OF_NODES:
             answer = browser.get(f"{of}/{page}")
             assert "it is on another host (unix) and does not listen for others" in shown(answer), page

@@ -41,7 +41,7 @@ def test_a_pushed_version_can_be_read_back_by_tag_digest_and_latest(registry: Ru
 def test_a_registry_on_another_host_gives_and_takes_the_same(start_registry: Callable[..., Running], tmp_path: Path) -> None:
     running = start_registry("--listen", "127.0.0.2:0")
     one = image("op", "1", code="x = 1\n" * 100_000)
-    with Registry(running.url, token=running.token) as client:  # not known as this machine's own: by httpx all the way
+    with Registry(running.url, token=running.token) as client:  # not known as this machine's own: all calls go through httpx
         one.push(client, tmp_path)
         client.fetch_blob("op", sha(one.blobs[1]), tmp_path / "layer")
         assert (tmp_path / "layer").read_bytes() == one.blobs[1]
@@ -84,7 +84,7 @@ def test_an_image_called_latest_makes_way_for_the_versions_of_its_name(registry:
 
 
 def _plain(http: httpx.Client, repository: str) -> bytes:
-    """A manifest of no operator whose blobs the repository has."""
+    """A manifest that is no operator's, whose blobs are in the repository."""
     config = b'{"architecture": "amd64", "os": "linux"}'
     assert http.post(f"/v2/{repository}/blobs/uploads/?digest={sha(config)}", content=config).status_code == 201
     described = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": sha(config), "size": len(config)}
@@ -99,7 +99,7 @@ def _index(*entries: dict[str, Any]) -> bytes:
 
 
 def _pushed(http: httpx.Client, registry: Running, tmp_path: Path, one: Image) -> dict[str, Any]:
-    """The image by its digest, as builders push what an index holds; its entry there."""
+    """Push the image by its digest, as builders push the images of an index; return its descriptor in the index."""
     with registry.client() as client:
         for blob in one.blobs:
             (tmp_path / "blob").write_bytes(blob)
@@ -118,7 +118,7 @@ def test_the_one_image_of_an_index_is_the_version_that_its_tag_names(registry: R
     told = {"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": entry["digest"]}
     attestation = {"mediaType": OCI_MANIFEST, "digest": sha(about), "size": len(about), "annotations": told}
     index = _index(entry, attestation)
-    for _ in range(2):  # the same again changes nothing
+    for _ in range(2):  # pushing the same index again changes nothing
         assert http.put(f"/v2/{name}/manifests/1", content=index, headers={"Content-Type": INDEX}).status_code == 201
     assert client.version(name, "1")["digest"] == client.version(name)["digest"] == entry["digest"]
     assert http.get(f"/v2/{name}/manifests/1").content == index
@@ -314,7 +314,7 @@ def test_a_version_in_use_is_not_deleted_and_an_unused_one_takes_its_own_blobs_a
     with pytest.raises(errors.NotFound):
         client.version(name, "2")
     client.collect_garbage()
-    assert client.has_blob(name, second["layers"][0]["digest"])  # somebody may be about to push what needs it
+    assert client.has_blob(name, second["layers"][0]["digest"])  # a client may be about to push a version that needs it
     client.collect_garbage(unused_s=0)
     assert not client.has_blob(name, second["layers"][0]["digest"])
     assert client.has_blob(name, kept["layers"][0]["digest"])

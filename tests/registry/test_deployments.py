@@ -1,4 +1,4 @@
-"""Deployments: what is shown, what is never shown, what nodes are told."""
+"""Deployments: what is shown, what is never shown, what nodes receive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_secrets_and_files_reach_nodes_but_no_read_and_no_log(registry: Running,
     assert told["config"]["secrets"] == {"KEY": SECRET}
     assert base64.b64decode(told["config"]["files"]["conf/model.bin"]) == CONTENT
 
-    # A refused one may say which field is wrong, never what stood in it.
+    # A refusal may name the wrong field, never show its value.
     for body in (
         {"name": name, "operator": name, "secrets": {"KEY": [SECRET]}},
         {"name": name, "operator": name, "secrets": {"1KEY": SECRET}},
@@ -276,7 +276,7 @@ def test_another_node_of_a_name_is_refused_whatever_it_asks_until_that_one_is_go
     assert [n["address"] for n in client.nodes() if n["node"] == node] == ["here:/one"]
     assert client.deployment(name)["nodes"] == []
 
-    client.heartbeat(node, **one)  # again, and without telling which one it is, as an earlier release does
+    client.heartbeat(node, **one)  # again, and without an incarnation, as an earlier release asks
     client.wanted(node, wait_s=0)
     client.report(node, NodeReport(deployment=name, **said))
     client.leave(node, "1")

@@ -1,4 +1,4 @@
-"""The OCI distribution API as its specification tells it, spoken with plain HTTP to a real registry."""
+"""The OCI distribution API as specified, called by plain HTTP at a real registry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Start = Callable[..., Running]
 
 
 def push(client: httpx.Client, repository: str, blob: bytes) -> dict[str, Any]:
-    """Upload a blob in one request; its descriptor."""
+    """Upload a blob in one request, and return its descriptor."""
     assert client.post(f"/v2/{repository}/blobs/uploads/", params={"digest": sha(blob)}, content=blob).status_code == 201
     return {"mediaType": "application/octet-stream", "digest": sha(blob), "size": len(blob)}
 
@@ -44,7 +44,7 @@ def artifact(client: httpx.Client, repository: str, ref: str | None = None, laye
 
 
 def code(reply: httpx.Response) -> str:
-    """The error's code, after a look at its form."""
+    """The status and code of an error reply, after a check of its form."""
     (error,) = reply.json()["errors"]
     assert error["message"] and reply.headers["Docker-Distribution-API-Version"] == "registry/2.0"
     return f"{reply.status_code} {error['code']}"
@@ -106,7 +106,7 @@ def test_a_registry_killed_in_the_middle_of_an_upload_keeps_a_true_beginning_and
     assert client.get(where).headers["Range"] == f"0-{sent - 1}"
     assert client.put(where, params={"digest": sha(blob)}, content=blob[sent:]).status_code == 201
     assert client.get(f"/v2/a/blobs/{sha(blob)}").content == blob
-    assert client.post("/api/v1/gc", json={"unused_s": 0}).json()["uploads"] == 1  # the one whose name nobody knows
+    assert client.post("/api/v1/gc", json={"unused_s": 0}).json()["uploads"] == 1  # the one whose location no client knows
 
 
 def test_an_upload_whose_connection_breaks_keeps_what_came_and_is_resumed(registry: Running) -> None:
@@ -145,7 +145,7 @@ def test_a_blob_is_mounted_from_another_repository_or_from_wherever_it_is(regist
         assert client.get(f"/v2/{target}/blobs/{digest}").content == b"shared"
     for query in ({"mount": sha(b"nowhere"), "from": one}, {"mount": digest, "from": "no/such"}):
         refused = client.post(f"/v2/{fresh('mount')}/blobs/uploads/", params=query)
-        assert refused.status_code == 202 and refused.headers["Location"]  # then it is uploaded
+        assert refused.status_code == 202 and refused.headers["Location"]  # the client is told to upload it
 
 
 def test_a_layer_that_one_operator_has_is_not_sent_again_for_another(registry: Running, tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_only_a_labelled_image_in_the_operators_own_repository_becomes_a_version
 
 def test_the_tag_of_a_version_never_moves_whatever_is_pushed(registry: Running, tmp_path: Path) -> None:
     client, name, plain = registry.client(), fresh("op"), registry.http()
-    artifact(plain, name, "1", b"was here before")  # a plain image's tag is free to move
+    artifact(plain, name, "1", b"was here before")  # a plain image's tag may move
     image(name, "1").push(client, tmp_path)
     _, body = artifact(plain, name, "2")
     refused = plain.put(f"/v2/{name}/manifests/1", content=body, headers={"Content-Type": OCI_MANIFEST})

@@ -1,4 +1,4 @@
-"""The registry replaces a node that it does not hear of by the nodes that hold its slots, as their owners have said, and not by others."""
+"""The registry gives a silent node's slots to nodes that hold them, as the slots' owners have reported, and to no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = ("a", "b", "c")
 
 
 class Beating:
-    """A registry that hears of nodes whenever it is asked something, and a deployment with two slots, on a and b."""
+    """A registry that gets heartbeats before each question, and a deployment with two slots, on a and b."""
 
     def __init__(self, client: Registry) -> None:
         self.client, self.disks = client, {node: f"disk-{node}" for node in NODES}
@@ -29,7 +29,7 @@ class Beating:
 
     def beat(self) -> None:
         for node, disk in self.disks.items():
-            with contextlib.suppress(errors.Conflict):  # its former self still counts as there
+            with contextlib.suppress(errors.Conflict):  # its former disk still counts as live
                 self.client.heartbeat(node, listen=f"{node}:7070", incarnation=disk)
 
     def placement(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Beating:
         self.client.in_step("op", node=owner, replica=replica, place=place, version=version)
 
     def joining(self) -> list[dict[str, int]]:
-        """Of each slot, once both have a node that is to become a replica."""
+        """The joining replicas of each slot, once both slots have one."""
         return list(self.until(lambda p: all(p["replication"]["joining"]), "replicas to be named")["replication"]["joining"])
 
 

@@ -1,4 +1,4 @@
-"""Whatever is sent, the registry answers without failing inside and stores nothing it did not acknowledge."""
+"""Whatever is sent, the registry answers without an internal error and stores nothing that it did not acknowledge."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_generated_request_makes_the_registry_fail_inside(registry: Running, 
     manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": descriptor, "layers": []}
     assert client.put(f"/v2/{name}/manifests/1", content=json.dumps(manifest).encode()).status_code == 201
     assert client.post("/api/v1/deployments", json={"name": name, "operator": name}).status_code == 201
-    # What is there, so that requests get past "not found"; a long poll would only wait.
+    # Names that exist, so that requests get past "not found"; a long poll is excluded: it would only wait.
     settings_file = tmp_path / "schemathesis.toml"
     settings_file.write_text(f'[parameters]\n"path.name" = "{name}"\n"path.ref" = "1"\n"path.digest" = "{sha(blob)}"\n')
     common = [
@@ -133,7 +133,7 @@ def test_no_path_body_or_header_makes_the_registry_fail_inside(registry: Running
 
 
 class Registry(RuleBasedStateMachine):
-    """A model of two repositories: what was acknowledged, and nothing else, is there after every step."""
+    """A model of two repositories: after every step they hold what was acknowledged, and nothing else."""
 
     running: Running
     uploads = Bundle("uploads")
@@ -284,7 +284,7 @@ class Registry(RuleBasedStateMachine):
 
 @pytest.fixture
 def model(registry: Running) -> Iterator[type[Registry]]:
-    """The model against this registry."""
+    """The state machine bound to this registry."""
     yield type("Model", (Registry,), {"running": registry})
 
 

@@ -1,4 +1,4 @@
-"""Group maps in the database: how many are kept, and which are forgotten."""
+"""Group maps in the database: how many are kept, and which ones are forgotten."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def release(store: Store, name: str) -> None:
 
 @pytest.fixture
 def over_nodes(store: Store) -> Store:
-    """The same, with slots on nodes a and b."""
+    """The same database; the deployment has slots on nodes a and b."""
     with store.write() as session:
         session.get_one(Deployment, "d").placement = {"version": 1, "nodes": ["a", "b", "a"]}
     return store
@@ -54,7 +54,7 @@ def part(store: Store, node: str, incarnation: str) -> dict[str, Any]:
 
 
 def test_over_nodes_each_serves_its_part_with_the_disk_that_it_had_and_a_release_is_of_all_parts(over_nodes: Store) -> None:
-    """In whichever order they ask; a node that has no slots serves nothing."""
+    """The nodes may ask in any order; a node without slots serves nothing."""
     for node in "bab":
         assert part(over_nodes, node, f"disk of {node}")["granted"]
     with over_nodes.read() as session:

@@ -1,4 +1,4 @@
-"""Steps of a deployment with state over nodes, as pure functions: what moves where, which slot comes and goes, what giving up leaves."""
+"""Steps of a deployment with state over nodes, as pure functions: what moves where, which slots come and go, what giving up leaves."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def begun(now: Placement, node: str, plan: Plan) -> Placement:
 
 
 def moved(now: Placement, some: int = GROUPS) -> Placement:
-    """The first of what is left, or so many groups of it, as placements.py moves them."""
+    """Carry out the first remaining move, or so many groups of it, as placements.py does."""
     [(to, groups), *_] = keyed_steps.moves(now)
     assert now.step is not None
     return now.changed(now.map(GROUPS).moved(groups[:some], now.step.source, to))
 
 
 def over(now: Placement) -> Placement:
-    """The step carried out to its end."""
+    """Carry out the step to its end."""
     while (part := keyed_steps.next_part(now, followed=True)) != "done":
         now = keyed_steps.emptied(now) if part else moved(now)
     return keyed_steps.ended(now)

@@ -1,4 +1,4 @@
-"""The registry's page for Prometheus: what there is, how long requests and the phases of updates took, and that each is counted once."""
+"""The registry's page for Prometheus: objects, durations of requests and of the phases of updates, each counted once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from udo_protocol.registry.wanted import NodeReport
 
 
 def page(registry: Running) -> dict[tuple[str, tuple[str, ...]], float]:
-    """(name, values of its labels by their names) -> value."""
+    """The metrics: (name, label values in the order of the labels' names) -> value."""
     reply = httpx.get(f"{registry.url}/metrics")
     assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/plain")
     families = text_string_to_metric_families(reply.text)

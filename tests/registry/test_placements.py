@@ -1,4 +1,4 @@
-"""The registry gives each move of key groups between nodes a version of the map, one at a time, and each step of it may be asked again."""
+"""The registry gives each move of key groups between nodes a version of the map, one at a time; each step of a move may be repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udo_protocol.state.placement import Placement
 
 @pytest.fixture
 def client(start_registry: Callable[..., Running], tmp_path: Path) -> Registry:
-    """With keyed deployment `op` over the nodes a and b: slots 0 and 2 on a, 1 on b."""
+    """A client of a registry with keyed deployment `op` over the nodes a and b: slots 0 and 2 on a, 1 on b."""
     client = start_registry().client()
     for version in ("1", "2"):
         image("op", version, key=["card"]).push(client, tmp_path)

@@ -1,4 +1,4 @@
-"""The registry as a process: stops at once, keeps everything, refuses what cannot work."""
+"""The registry as a process: it stops at once, keeps everything, and refuses settings that cannot work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _filled(running: Running, tmp_path: Path) -> Registry:
 def test_sigterm_ends_long_polls_streams_and_the_process_at_once(start_registry: Start, tmp_path: Path) -> None:
     running = start_registry()
     client = _filled(running, tmp_path)
-    client.heartbeat("n")  # a node that will never answer holds the update open
+    client.heartbeat("n")  # a node that never answers holds the update open
     generation = client.wanted("n", wait_s=0)["generation"]
     watcher = running.client(timeout_s=1)
     stream = watcher.update("op", "2")
@@ -101,7 +101,7 @@ def test_an_update_cut_off_by_a_restart_is_finished_by_its_nodes(start_registry:
         start_registry("--listen", address)
         hold.set()
         watcher.join(bound(20))
-        assert seen[-1] == "done"  # the watcher took its stream up again
+        assert seen[-1] == "done"  # the watcher opened its stream again
         assert client.deployment("op")["version"] == "2"
         client.close()
 
@@ -204,11 +204,11 @@ def test_the_client_needs_neither_the_server_nor_its_libraries() -> None:
 
 @pytest.mark.long
 def test_a_registry_that_was_away_waits_for_the_nodes_that_were_live_before_it(start_registry: Start, tmp_path: Path) -> None:
-    """Its nodes could give it no sign of life meanwhile; an update goes on with them once they do."""
+    """Nodes could send it no heartbeat while it was away; an update goes on with them once they do."""
     running = start_registry()
     client = _filled(running, tmp_path)
     client.heartbeat("n")
-    with sqlite3.connect(running.data / "registry.db") as database:  # as if both had been away for an hour, and another for a day
+    with sqlite3.connect(running.data / "registry.db") as database:  # the registry and node n were away for an hour, node old for a day
         database.execute("UPDATE nodes SET last_seen = last_seen - 3600")
         columns = "address, driver, capabilities, metrics_address"
         old = f"INSERT INTO nodes (name, {columns}, last_seen) SELECT 'old', {columns}, last_seen - 86400 FROM nodes"
@@ -233,7 +233,7 @@ def test_each_plan_has_a_higher_number_than_all_before_whatever_the_clock_says(s
     begun_ms = int(time.time() * 1000)
     assert begun_ms <= client.plan("op") < client.plan("op"), "above those of a registry whose database was lost"
     ahead = numbered_ahead(running)
-    reader = running.client(None)  # whoever may call an operator
+    reader = running.client(None)  # a client that may call operators and nothing else
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: reader.plan("op"), range(20))) == list(range(ahead + 1, ahead + 21))
     running.process.kill()

@@ -1,4 +1,4 @@
-"""A registry behind a proxy, as the variables that all programs look at say: it is reached, or the variable is named."""
+"""A registry behind a proxy that is set by the usual environment variables: it is reached, or the error names the variable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 @pytest.fixture(autouse=True)
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the machine's own."""
+    """Remove the machine's own proxy variables."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -29,14 +29,14 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A registry whose address is not known to be on this machine."""
+    """A registry whose address is not recognised as this machine's."""
     running = start(tmp_path_factory.mktemp("r") / "data", "--listen", "127.0.0.2:0")
     yield running
     running.stop()
 
 
 class Forwarding(BaseHTTPRequestHandler):
-    """Passes requests on, and notes their addresses."""
+    """A proxy that forwards requests and records their URLs."""
 
     passed: list[str]
 
@@ -59,7 +59,7 @@ class Forwarding(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def proxy() -> Iterator[tuple[str, list[str]]]:
-    """Its address, and the addresses asked for through it."""
+    """The proxy's address, and the URLs requested through it."""
     passed: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Proxy", (Forwarding,), {"passed": passed}))
     thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""Which nodes hold replicas, and which one gets the slots of a lost node: only one that was counted on, and nobody begins anew."""
+"""The choice of nodes for replicas, and of the node that gets a lost node's slots: only a counted replica, and no slot begins anew."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(slots: int = 3, wanted: int = 1) -> Placement:
 
 
 def counted(now: Placement, *places: int) -> Placement:
-    """All that are to become replicas of these slots, of all by default, hold what was ENDed, as the owners say."""
+    """The placement with all joining replicas of these slots (default: all) counted: by their owners' reports they hold every END."""
     copies = now.replication
     assert copies is not None
     held, joining = list(copies.counted), list(copies.joining)

@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing is half there: garbage collection under pushes, killed registries, power cuts."""
+"""Nothing is lost and nothing is stored in part: garbage collection under pushes, killed registries, power cuts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Start = Callable[..., Running]
 
 @contextlib.contextmanager
 def serving(config: RegistrySettings) -> Iterator[Flask]:
-    """The application in this process, where its clock can be set and its steps be watched."""
+    """The application in this process, where a test can set its clock and watch its steps."""
     app = create_app(config)
     try:
         yield app
@@ -61,7 +61,7 @@ def app(tmp_path: Path) -> Iterator[Flask]:
 
 
 class Closing(FlaskClient):
-    """Reads and closes every answer, as a server does."""
+    """A test client that reads and closes every reply, as a server does."""
 
     def open(self, *args: Any, **options: Any) -> Any:
         return super().open(*args, **{**options, "buffered": True})
@@ -107,17 +107,17 @@ def test_a_blob_that_a_push_was_told_is_there_stays_until_its_manifest_comes(app
 def test_a_push_that_comes_between_a_collections_commit_and_its_removal_of_files_keeps_its_blobs(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The push waits for the collection: it must not be told that a blob is there which is about to be removed."""
+    """The push waits for the collection: it must not be told that a blob exists which is about to be removed."""
     client, parts = _client(app), app.extensions["registry"]
     one = image("op", "1")
-    for blob in one.blobs:  # of a push that never came to its manifest
+    for blob in one.blobs:  # the blobs of a push that never sent its manifest
         assert client.post(f"/v2/op/blobs/uploads/?digest={sha(blob)}", data=blob).status_code == 201
     pusher, remove = threading.Thread(target=lambda: _push(_client(app), one)), parts.blobs.remove
 
     def push_first(digest: str) -> None:
         if pusher.ident is None:
             pusher.start()
-            pusher.join(1.0)  # a push that did not have to wait is done by then
+            pusher.join(1.0)  # a push that did not have to wait is done by now
         remove(digest)
 
     monkeypatch.setattr(parts.blobs, "remove", push_first)
@@ -161,7 +161,7 @@ def test_applications_are_decided_about_after_deciding_raised(tmp_path: Path, mo
 
 
 def test_a_registry_that_stood_still_hears_the_nodes_before_it_judges_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGSTOP for a minute: what nodes sent meanwhile is still to be read when it goes on."""
+    """SIGSTOP for a minute: what nodes sent meanwhile is read only when it goes on."""
     slept, judged = [0.0], []
     monkeypatch.setattr(registry.http.stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0]))
     monkeypatch.setattr(registry.http.stream.updates, "overdue", lambda *_: judged.append(slept[0]) and False)
@@ -219,7 +219,7 @@ def _digests(one: Image) -> list[str]:
 
 
 def _all_whole(client: httpx.Client) -> set[tuple[str, str]]:
-    """Every tag of every repository, after its manifest and all its blobs were read and had their digests."""
+    """Read every tag's manifest and blobs, check their digests, and return the tags of all repositories."""
     found = set()
     for name in client.get("/v2/_catalog").json()["repositories"]:
         for tag in client.get(f"/v2/{name}/tags/list").json()["tags"]:
@@ -273,7 +273,7 @@ def test_a_registry_killed_at_any_moment_has_all_it_acknowledged_and_only_whole_
 def test_before_a_manifest_is_acknowledged_all_of_it_is_on_the_disk_and_files_go_after_the_commit(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order a power cut may break into: file, directory, database, answer; and for removal database, then file."""
+    """The order in which a power cut is harmless: file, directory, database, answer; for a removal: database, then file."""
     client, parts, steps = _client(app), app.extensions["registry"], []
     fsync, replace, unlink = os.fsync, os.replace, Path.unlink
     names = {parts.blobs.path("sha256:" + "0" * 64).parent: "directory"}
@@ -295,7 +295,7 @@ def test_before_a_manifest_is_acknowledged_all_of_it_is_on_the_disk_and_files_go
     monkeypatch.setattr(registry.content.blobs.os, "replace", watch_replace)
     monkeypatch.setattr(Path, "unlink", watch_unlink)
     durable = parts.store._durable.kw["bind"]
-    own = threading.get_ident()  # the registry's own threads may commit something of theirs meanwhile
+    own = threading.get_ident()  # the registry's own threads may commit meanwhile
     event.listen(durable, "commit", lambda connection: steps.append("commit") if threading.get_ident() == own else None)
     with durable.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL: a commit is on the disk
@@ -346,7 +346,7 @@ def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp
 
 @pytest.mark.short
 def test_long_polls_are_no_sign_of_life_of_a_node(app: Flask) -> None:
-    """The last one of a node that has died ends later, and its successor asks before it is known: neither makes the former disk there."""
+    """A dead node's last poll ends late, and its successor polls before it is known: neither keeps the former disk live."""
     client, now = _client(app), 1000.0
     app.extensions["registry"].clock = lambda: now
     _push(client, image("op", key=["card"]))

@@ -1,4 +1,4 @@
-"""A registry with trusted keys: what is not signed by one of them may be stored, but becomes no operator version."""
+"""A registry with trusted keys: an image signed by none of them may be stored, but becomes no operator version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[Path, Path]:
-    """(a private key that is trusted, one that is not); the folder `trusted` beside them holds the first one's public half."""
+    """(a trusted private key, another one that is not trusted); the folder `trusted` beside them holds the public half of the first."""
     (tmp_path / "trusted").mkdir()
     for name in ("mine", "other"):
         signing.new_key(tmp_path / name)
@@ -37,7 +37,7 @@ def store(client: Registry, one: Image, tmp_path: Path) -> str:
 
 
 def attach(client: Registry, key: Path, one: Image, digest: str, *, signed: str = "") -> None:
-    """A signature by `key` over `signed` (the digest, unless told otherwise), attached to the image."""
+    """Attach a signature by `key` over `signed` (by default the digest) to the image."""
     text, annotations = signing.sign(signing.load_private(key), one.name, one.version, signed or digest)
     client.attach(one.name, digest, len(one.manifest), signing.ARTIFACT_TYPE, annotations, text, signing.PAYLOAD_TYPE)
 
@@ -55,13 +55,13 @@ def test_only_what_a_trusted_key_has_signed_becomes_a_version(start_registry: St
     with pytest.raises(errors.SignatureError, match="by none of them or do not fit"):
         client.put_manifest("op", "1", one.manifest)
     assert client.operators() == []
-    assert client.manifest("op", digest) == one.manifest  # stored all the same
+    assert client.manifest("op", digest) == one.manifest  # it is stored all the same
 
     attach(client, mine, one, digest)
     assert client.put_manifest("op", "1", one.manifest) == digest
     assert [v["version"] for v in client.operators()[0]["versions"]] == ["1"]
-    assert client.put_manifest("op", "1", one.manifest) == digest  # again is fine
-    # Nothing but versions needs a signature.
+    assert client.put_manifest("op", "1", one.manifest) == digest  # a repeated push succeeds
+    # Only versions need a signature.
     Image("mirror/op", "copy", one.manifest, one.blobs).push(client, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Steps of a deployment without state over nodes that the registry carries out itself: where its slots are afterwards."""
+"""Steps of a stateless deployment over nodes that the registry carries out itself: where its slots are afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More or fewer slots over nodes, and nodes that are to have none: no key group is ever in a slot that there is not."""
+"""More or fewer slots over nodes, and drained nodes: no key group is ever in a slot that does not exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(slots: int, *, keyed: bool = True) -> Placement:
 
 
 def moved(now: Placement, group: int, to: int) -> Placement:
-    """As the registry does it."""
+    """The placement after the registry moved the group."""
     known = now.map(GROUPS)
     return now if known.groups[group] == to else now.changed(known.moved([group], known.groups[group], to))
 

@@ -1,4 +1,4 @@
-"""The registry by HTTPS: both sides show certificates, which may be replaced while it runs; without TLS it stays on its own host."""
+"""The registry over HTTPS: both sides show certificates, which may be replaced while it runs; without TLS it stays on its own host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_over_https_the_registry_takes_pushes_updates_and_long_polls_of_those_wh
             with Registry(running.url, running.token, tls=others) as nobody, pytest.raises(errors.Untrusted, match=expected):
                 nobody.health()
         trusting = ssl.create_default_context(cafile=running.tls.ca)
-        with pytest.raises(httpx.HTTPError):  # a client that accepts the registry, and shows nothing itself
+        with pytest.raises(httpx.HTTPError):  # a client that trusts the registry, but has no certificate itself
             httpx.get(f"{running.url}/healthz", verify=trusting)
         with pytest.raises(httpx.HTTPError):
             httpx.get(running.url.replace("https:", "http:") + "/healthz")

@@ -1,4 +1,4 @@
-"""Two registry processes behind one PostgreSQL: whichever is asked, whichever dies, at whatever moment."""
+"""Two registry processes on one PostgreSQL database, whichever is asked and whichever dies, at any moment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KILLS = 6
 
 
 class BeatingNode(FakeNode):
-    """With heartbeats, as a node manager sends them: a process that it does not poll hears of it by these."""
+    """A fake node with heartbeats, as a node manager sends them: by these the process that it does not poll learns of it."""
 
     def _run(self) -> None:
         beating = threading.Thread(target=self._beat)
@@ -52,7 +52,7 @@ class BeatingNode(FakeNode):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self.client.leave(self.name)  # a beat that came late has brought it back
+        self.client.leave(self.name)  # a late heartbeat has brought it back
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_what_is_done_at_one_process_is_known_at_once_to_who_waits_at_the_other(
         update = events[0]["id"]
         assert [e["phase"] for e in a._events(a._stream("GET", f"/api/v1/updates/{update}/events"))] == [e["phase"] for e in events]
         canary = {"percent": 10.0, "for_s": 0.2, "rollback_if": ["errors>0"], "min_events": 1}
-        assert list(a.update(name, "3", 10.0, canary))[-1]["phase"] == "rolled_back"  # these nodes count nothing
+        assert list(a.update(name, "3", 10.0, canary))[-1]["phase"] == "rolled_back"  # these nodes report no counts
         assert list(b.rollback(name))[-1]["phase"] == "done"
         assert a.deployment(name)["version"] == "1"
     assert a.audit(name) == b.audit(name)
@@ -106,7 +106,7 @@ def test_one_process_decides_about_applications_and_the_other_goes_on_with_its_j
         part = {"deployment": name, "response_ms": 190.0, "number": next(numbers), "replicas": 1, "proposals": [asked]}
         try:
             return list(both.propose(node, {"use": 0.5, "room": 10, "delays_ms": {}, "deployments": [part], "done": []})["grants"])
-        except errors.Unavailable:  # the client goes on to the other process
+        except errors.Unavailable:  # the client switches to the other process
             return []
 
     wait_until(lambda: bool(grants()), 30, "a grant")
@@ -276,7 +276,7 @@ def test_connections_that_break_are_made_again_and_who_waits_still_hears(pair: P
 
 
 def wait_for(step: Callable[[], dict]) -> dict:  # type: ignore[type-arg]
-    """What it answers, as soon as the registry does."""
+    """Repeat the step until the registry answers, and return the answer."""
     found: list[dict] = []  # type: ignore[type-arg]
 
     def answered() -> bool:

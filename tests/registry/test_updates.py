@@ -1,4 +1,4 @@
-"""The live update over real HTTP with fake nodes: two phases, all or nothing before promotion, one at a time, told in events."""
+"""The live update over real HTTP with fake nodes: two phases, all or nothing before promotion, one at a time, reported as events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from udo_protocol.registry.wanted import NodeReport
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest) -> str:
-    """Updates are where most is written at once, so they run on both databases."""
+    """Updates write the most at once, so they run on both databases."""
     return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql")("updates"))
 
 
@@ -261,7 +261,7 @@ def test_a_watcher_that_goes_away_closes_its_connection(deployed: tuple[Registry
     with FakeNode(client, "slow", lambda _: None):
         events = client.update(name, "2")
         assert len(list(islice(events, read))) == read
-        del events  # a socket that is collected before it is closed is a ResourceWarning, and that an error here
+        del events  # a socket that is collected before it is closed is a ResourceWarning, which is an error here
         gc.collect()
         wait_until(lambda: client.health()["waiting_requests"] <= 1, 10, "the end of the stream nobody reads, the node's poll apart")
 

@@ -1,4 +1,4 @@
-"""Uploads that nobody finishes do not stay: bounded in age and number, and never at the cost of a push under way."""
+"""Abandoned uploads are removed: bounded in age and number, and never at the cost of a push in progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT_S, MOST, SILENCE_S = RegistrySettings.upload_kept_s, RegistrySettings.uploa
 
 
 def begin(running: Running, content: bytes = b"") -> tuple[str, Path]:
-    """(where it continues, its file) of an upload that has got so much."""
+    """Begin an upload and send `content`; return the location to continue at, and the file of the upload."""
     client = running.http()
     where = str(client.post("/v2/a/blobs/uploads/").headers["Location"])
     if content:
@@ -32,7 +32,7 @@ def begin(running: Running, content: bytes = b"") -> tuple[str, Path]:
 
 
 def age(path: Path, seconds: float) -> None:
-    """As if its last byte had come that long ago."""
+    """Make the upload's last byte look so many seconds old."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 

@@ -40,7 +40,7 @@ class Process:
 def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """start(source, entry=..., promote=True) runs an operator given as source text."""
     queue, state = servers.queue(), servers.state()
-    queue.call("SET", keys.HEARTBEAT, 1, "PX", 600_000)  # a busy machine takes long
+    queue.call("SET", keys.HEARTBEAT, 1, "PX", 600_000)  # long enough for a busy machine
     started: list[Process] = []
 
     def run(
@@ -51,7 +51,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         keyed: dict[str, Any] | None = None,
         follow: str = "",  # a StateSource
         policy: str = "fail",
-        session: bool = True,  # of its own, as under a node manager: one that yields to others does so for all of its session
+        session: bool = True,  # a session of its own, as under a node manager: an instance may lower the priority of its session
         **limits: int,
     ) -> Process:
         name = f"i{len(started)}"
@@ -93,7 +93,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         started.append(result)
         result.report = slot.ready(queue, P, name, 30_000)
         if follow and result.report and result.report["ok"]:
-            result.report = slot.ready(queue, P, name, 30_000)  # the first one: loaded; this one: has the state
+            result.report = slot.ready(queue, P, name, 30_000)  # the first report: loaded; this one: has the state
         if promote and result.report and result.report["ok"]:
             slot.promote(state, queue, P, token)
         return result

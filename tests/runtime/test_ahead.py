@@ -1,4 +1,4 @@
-"""Key groups that are read ahead of their move: at the move only what has changed since is read, and the state is the same."""
+"""Key groups that are read ahead of their move: at the move only later changes are read, and the state is the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol.state import moving
 from udo_protocol.state.group_map import SlotGroups
 
 OTHER = "udo:t:1000:"
-# 40 kB for each key.
+# 40 kB of state for each key.
 BULKY = """
 from udo_runtime import Operator
 class Bulky(Operator):
@@ -42,7 +42,7 @@ def test_at_the_move_only_the_changes_since_are_read_and_the_state_is_the_same(s
     wait_until(lambda: moving.is_prepared(conn, OTHER, 2), 20, "the groups to be read")
     an_attempt(servers, 1, 1).run(["a"])
     for epoch in (2, 3):
-        an_attempt(servers, epoch, epoch).run(["b"])  # its base is replaced
+        an_attempt(servers, epoch, epoch).run(["b"])  # a new base replaces its former one
 
     conn.transaction([moving.handing_over(P, 2, moved)])
     moving.deliver(conn, P, OTHER, P, SlotGroups.even([0, 1000], len(GROUPS)).moved(moved, 0, 1000))

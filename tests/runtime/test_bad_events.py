@@ -1,4 +1,4 @@
-"""Finding and leaving out bad events: halving, retries, savepoints of state and timers."""
+"""Finding bad events and leaving them out: halving, retries, savepoints of state and timers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batch(values: Sequence[int]) -> pa.RecordBatch:
 
 
 class Double:
-    """A vectorised operator that cannot bear some values; counts how often it is called."""
+    """A vectorised operator that fails on some values, and counts its calls."""
 
     def __init__(self, bad: Iterable[int]) -> None:
         self.bad, self.calls = set(bad), 0
@@ -124,7 +124,7 @@ START = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 
 
 class Counts(Operator):
-    """Changes all it can, then fails where `n` says so, in one of several ways; timers fire into the same state."""
+    """An operator that changes all it can, then fails on certain `n`, in one of several ways; timers fire into the same state."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Any:
         n, at = event["n"], event["t"]
@@ -154,20 +154,20 @@ def is_bad(row: tuple[float, int, float]) -> bool:
 
 
 class Skips(Counts):
-    """The same without its faults, for events that have none: timers that would fail change nothing and answer nothing."""
+    """The same operator without the failures, for events that cause none: timers that would fail change nothing and answer nothing."""
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Any:
         return () if at.second % 10 in (3, 4) else super().on_timer(key, at, ctx)
 
 
 class Run:
-    """A session under a processor, frame by frame."""
+    """A session under a processor, one frame at a time."""
 
     def __init__(self, target: Operator, policy: Policy) -> None:
         self.session = Session("q")
         self.processor = KeyedProcessor(target, KeyedConfig(("k",), "t", 1_000_000), ANSWERS, Context("t", "1"))
         self.processor.policy = policy
-        self.bad: list[BadEvent] = []  # of the last frame
+        self.bad: list[BadEvent] = []  # the bad events of the last frame
 
     def frame(self, rows: Sequence[tuple[float, int, float]], epoch: int) -> list[Any]:
         columns = [[r[0] for r in rows], [r[1] for r in rows], [START + dt.timedelta(seconds=r[2]) for r in rows]]

@@ -1,4 +1,4 @@
-"""A key group in columns against the same group in rows: whatever is done to both, their states, undo and stored forms say the same."""
+"""A key group in columns against the same group in rows: after any changes, their states, undo and stored forms are equal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS: list[Any] = [0, 1, 2, "ü", None, (1, "a")]
 
 
 def frame(group: Group, changes: Changes, only: str = "") -> None:
-    """Put both entries of these keys, or one of them, as a frame does."""
+    """Set both state entries of these keys, or one of them, as a frame does."""
     names = [only] if only else ["n", "x"]
     if group.layout is None:
         for key, values in changes.items():
@@ -56,13 +56,13 @@ def said(values: Any) -> Any:
 
 
 def changed_undo(group: Group) -> Any:
-    """Of keys that differ."""
+    """The undo values of the keys whose state differs from them."""
     group.pack()
     return said({k: v for k, v in group.undo.items() if (v and unpack(v)) != ((now := group.values.get(k)) and unpack(now))})
 
 
 def stored(group: Group, parts: StoredGroup | None, *, fold: bool) -> StoredGroup:
-    """Behind one more checkpoint."""
+    """The group's stored form after one more checkpoint."""
     group.pack()
     before = parts or StoredGroup()
     made = StoredGroup(group.meta(), before.base, [*before.deltas])
@@ -96,7 +96,7 @@ def test_columns_say_what_rows_say_whatever_is_done_to_both(steps: list[tuple[st
             label = label._replace(attempt=label.attempt + 1)
         elif step == "epoch":
             label = Label(1, label.epoch + 1, label.attempt + 1)
-        elif step == "other":  # an update from one form to the other
+        elif step == "other":  # an update from one form of state to the other
             forms.reverse()
         groups = [rows, columns]
         for at, g in enumerate(groups):
@@ -138,7 +138,7 @@ def test_columns_say_what_rows_say_whatever_is_done_to_both(steps: list[tuple[st
 
 
 def standby(saved: StoredGroup, versions: Versions, changes: Changes, label: Label) -> None:
-    """What it processes tentatively can be taken back, and it follows the owner's next checkpoint."""
+    """Check that a standby can take back what it processed tentatively, and follows the owner's next checkpoint."""
     follower, owner = Group.restore(saved, versions), Group.restore(saved, versions)
     follower.follow()
     before = said(follower.values), said(follower.undo)

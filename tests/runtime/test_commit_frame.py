@@ -1,4 +1,4 @@
-"""commit = "frame": an operator that is not deterministic never answers one thing and remembers another."""
+"""commit = "frame": with an operator that is not deterministic, the state never contradicts the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from udo_protocol.queue import slot
 from udo_protocol.state import checkpoints
 
 Start = Callable[..., Process]
-# Answers the last value drawn for the key and draws the next: the chain of answers breaks if a frame is processed again.
+# Answers the key's last drawn value and draws the next one: the chain of answers breaks if a frame is processed again.
 DICE = """
 import random
 from udo_runtime import Operator
@@ -37,7 +37,7 @@ def dice(start: Start, commit: str = "frame", follow: str = "") -> Process:
 
 
 def chained(answers: list[tuple[str, int]], last: dict[str, int]) -> None:
-    """Each event answers the value that the one before it drew."""
+    """Check that each event answers the value drawn by the event before it."""
     for (key, before), (_, drawn) in zip(answers[::2], answers[1::2], strict=True):
         assert before == last.get(key, 0), f"{key} went on from {before}, the value answered before was {last.get(key, 0)}"
         last[key] = drawn
@@ -91,7 +91,7 @@ def test_kills_pauses_and_updates_at_any_time_break_no_chain(start: Start, serve
             elif what == "promote" and follower is not None:
                 slot.promote(servers.state(), servers.queue(), P, follower.token)
                 owner, follower = follower, None
-            elif what == "pause":  # a former owner that wakes up late
+            elif what == "pause":  # a former owner wakes up late
                 former = owner
                 os.kill(former.process.pid, signal.SIGSTOP)
                 owner, follower = dice(start), None

@@ -1,4 +1,4 @@
-"""Dead letters of real operator processes on real servers: none lost, none twice, whatever dies between their being kept and the answer."""
+"""Dead letters of real operator processes on real servers: none is lost or doubled, whatever dies between storing one and the answer."""
 
 from __future__ import annotations
 
@@ -221,12 +221,12 @@ def test_a_bad_keyed_event_leaves_no_trace_and_counts_once_it_has_ended(count: P
 
 def test_of_a_retried_epoch_only_the_attempt_that_counts_leaves_dead_letters(count: Process, servers: Servers) -> None:
     lost = an_attempt(servers, 0, 1)
-    lost.send(["boom", "boom"])  # dies without END
+    lost.send(["boom", "boom"])  # dies without an END
     assert an_attempt(servers, 0, 2).run(["boom"]) == []
     assert [d.attempt for d in letters(servers).values()] == [2]
     assert an_attempt(servers, 0, 3).run(["a", "boom"]) == [("a", 1)]  # the same epoch again, after its END
     assert [(d.attempt, d.row) for d in letters(servers).values()] == [(3, 1)]
-    lost.send(["boom"])  # it lives on as a zombie
+    lost.send(["boom"])  # the attempt lives on as a zombie
     lost.end()
     lost.frames()
     assert [d.attempt for d in letters(servers).values()] == [3]
@@ -302,7 +302,7 @@ def test_unfinished_dead_letters_of_an_epoch_that_is_over_go(start: Start, serve
 def test_a_keyed_process_killed_at_any_step_leaves_each_dead_letter_once(
     start: Start, servers: Servers, tmp_path: Path, module_import: str, target: str, before: bool
 ) -> None:
-    when = "args[1]" if "_emit" in target else "args[0]"  # something is emitted, something is saved
+    when = "args[1]" if "_emit" in target else "args[0]"  # only when there is something to emit or to save
     first = counter(start, kills(tmp_path / "died", module_import, target, when, before=before) + COUNT)
     attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "boom", "b"])
@@ -330,7 +330,7 @@ def test_a_bad_event_does_not_move_the_watermark(start: Start, servers: Servers)
     counter(start, TIMERS, time_column="t")
     assert an_attempt(servers, 0, 1).run(["a"], 0) == []
     assert an_attempt(servers, 1, 2).run(["boom"], 1000) == []
-    assert an_attempt(servers, 2, 3).run([], 0) == []  # would have fired a's timer
+    assert an_attempt(servers, 2, 3).run([], 0) == []  # a watermark from the bad event would have fired a's timer
 
 
 def test_above_the_limit_a_keyed_attempt_fails_and_leaves_nothing(start: Start, servers: Servers) -> None:
@@ -368,7 +368,7 @@ def test_with_a_checkpoint_for_each_frame_letters_count_and_are_sent_again_as_ev
     counter(start, MENDED, commit="frame")
     mark(servers)
     attempts = [an_attempt(servers, 1, partition + 2, partition=partition) for partition in GROUPS]
-    for partition, attempt in enumerate(attempts):  # their ENDs may be covered by one checkpoint
+    for partition, attempt in enumerate(attempts):  # one checkpoint may cover all their ENDs
         attempt.end([partition])
     assert [a for attempt in attempts for a in attempt.answers()] == [("boom", 1)]
     assert an_attempt(servers, 2, 9).run(["boom"]) == [("boom", 2)]
@@ -386,7 +386,7 @@ def test_a_batch_jobs_dead_letters_outlive_its_state(count: Process, servers: Se
 
 # -- sent again ----------------------------------------------------------------------------------------------------------
 
-# Bears "boom" from the second process on, which is a later version.
+# Does not fail on "boom". It runs as the second process, which is a later version.
 MENDED = COUNT.replace('event["k"] == "boom"', "False")
 
 
@@ -395,7 +395,7 @@ def test_letters_sent_again_take_part_in_the_next_epoch_and_go_with_the_one_afte
     assert an_attempt(servers, 0, 1).run(["a", "boom", "boom"]) == [("a", 1)]
     counter(start, MENDED)
     mark(servers)
-    # Only with an epoch that comes later: an attempt at the same one makes them anew, or not.
+    # They count only with a later epoch's END: another attempt at the same epoch processes them anew.
     assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
     assert (len(letters(servers)), marks(servers)) == (2, ["1", "1"])
     assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
@@ -411,7 +411,7 @@ def test_another_attempt_at_the_epoch_sees_the_same_letters_again_and_no_others(
     state = servers.state()
     state.call("HSET", f"{P}{REPLAY}", first, "")
     lost = an_attempt(servers, 2, 3)
-    lost.send(["a"])  # dies without END
+    lost.send(["a"])  # dies without an END
     assert an_attempt(servers, 2, 4).run(["a"]) == [("a", 2), ("boom", 1)]
     state.call("HSET", f"{P}{REPLAY}", second, "")
     assert an_attempt(servers, 2, 5).run(["a"]) == [("a", 2), ("boom", 1)]
@@ -441,7 +441,7 @@ def test_each_partition_processes_the_letters_of_its_own_groups(start: Start, se
     mine = [group_of("boom")]
     rest = [g for g in GROUPS if g not in mine]
     found = []
-    for partition, groups in ((0, rest), (1, mine)):  # the other one ENDs first
+    for partition, groups in ((0, rest), (1, mine)):  # the partition without the letter's group ENDs first
         attempt = an_attempt(servers, 1, partition + 2, partition=partition)
         attempt.end(groups)
         found.append(attempt.answers())
@@ -485,6 +485,6 @@ def test_a_letter_sent_again_sets_timers_and_moves_the_watermark_as_any_event(st
     counter(start, TIMERS.replace('event["k"] == "boom"', "False"), time_column="t")
     mark(servers)
     assert an_attempt(servers, 2, 3).run([]) == []
-    assert an_attempt(servers, 3, 4).run([], 0) == [("a", 1)]  # the watermark is at 100 s now
+    assert an_attempt(servers, 3, 4).run([], 0) == [("a", 1)]  # the watermark is now at 100 s
     assert an_attempt(servers, 4, 5).run(["a"], 200) == []
     assert an_attempt(servers, 5, 6).run([], 0) == [("boom", 1)]

@@ -1,4 +1,4 @@
-"""Where two answers differ: null equals null, NaN equals NaN, whatever the type."""
+"""Comparing two answers: null equals null and NaN equals NaN, for any type."""
 
 from __future__ import annotations
 

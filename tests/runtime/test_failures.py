@@ -1,4 +1,4 @@
-"""What leaves an operator's process when user code fails: bounded and readable, whatever the exception is like."""
+"""The failure that an operator's process reports when user code fails: bounded and readable, whatever the exception is like."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def raised(e: BaseException) -> BaseException:
 
 
 def chain(length: int) -> BaseException:
-    """So many exceptions, each raised from the one before."""
+    """An exception at the end of a chain of that length, each raised from the one before."""
     last: BaseException = ValueError("the first")
     for n in range(1, length):
         e = ValueError(f"number {n}")

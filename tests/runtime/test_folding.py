@@ -1,4 +1,4 @@
-"""What lies on the state server of a key group: a base and the changes since, folded into a new base when they outgrow it."""
+"""A key group on the state server: a base and the changes since, folded into a new base when they outgrow it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from udo_protocol.state import pieces
 from udo_protocol.state.pieces import PiecePlace
 
 MB = 1 << 20
-# Keys of one group each: a large one that stays, a smaller one that changes.
+# Two keys for each group: a large one that stays, and a smaller one that changes.
 LARGE, SMALL = [[f"{name}{n}" for n in GROUPS] for name in ("large", "small")]
 HOARD = f"""
 from udo_runtime import Operator

@@ -1,4 +1,4 @@
-"""A follower has the owner's state in memory when it is promoted, as the owner left it, whatever it tried meanwhile."""
+"""When a follower is promoted it has the owner's state in memory as the owner left it, whatever it tried meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_state_of_ended_epochs_is_what_the_version_made_of_it_that_answered(
 
 
 def test_an_answer_that_the_new_version_could_not_give_fails_nothing_that_was_answered_before(start: Start, servers: Servers) -> None:
-    """On trial its answers go nowhere: they are not even made."""
+    """A follower's tentative answers go nowhere: they are not even made."""
     counter(start)
     attempt = an_attempt(servers, 0, 1)
     attempt.send(["a", "b"])
@@ -105,7 +105,7 @@ def test_the_owner_says_when_an_epoch_ends_and_when_the_next_one_has_begun(start
         attempt.send(["a"])
         attempt.answers()
         wait_until(lambda: not turning(), 10, "the epoch to have begun")
-        state.call("CLIENT", "PAUSE", 300, "ALL")  # the disk takes its time
+        state.call("CLIENT", "PAUSE", 300, "ALL")  # a slow disk
         attempt.end()
         wait_until(turning, 10, "the epoch to end")
         attempt.answers()
@@ -142,7 +142,7 @@ def test_a_follower_is_ready_a_little_before_it_has_tried_all_and_says_that_it_i
         words = bytes(monitor.reply(10)).decode().replace('"', "").split()[3:]
         if words[:2] in ([kind, f"{P}{key}"] for kind, key in (("SET", "behind"), ("RPUSH", "ready:i1"), ("DEL", "behind"))):
             seen.append(words[0])
-    assert seen == ["RPUSH", "SET", "RPUSH", "DEL"]  # loaded; then ready, while it is behind
+    assert seen == ["RPUSH", "SET", "RPUSH", "DEL"]  # loaded; then ready, although it is behind
     promote(servers, follower)
     attempt.send(["a"])
     attempt.end()
@@ -159,7 +159,7 @@ def test_any_number_of_standbys_have_the_state_and_one_that_dies_disturbs_nobody
     assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]
     promote(servers, counter(start, follow="owner"))
     assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
-    servers.state().call(*changelog.leaving(P, "i1"))  # of who was killed the lease would end
+    servers.state().call(*changelog.leaving(P, "i1"))  # as if the lease of the killed standby had expired
     wait_until(lambda: others[1].process.poll() is not None, 10, "who was overtaken to leave")
     assert left_behind(servers.state()) == []
 
@@ -187,7 +187,7 @@ def test_a_follower_that_lost_its_lease_leaves_instead_of_guessing(start: Start,
 
 
 def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, servers: Servers) -> None:
-    """Its lease has run out meanwhile, and the owner told nobody of its checkpoints."""
+    """Its lease has expired meanwhile, and the owner kept no checkpoints for it."""
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
     follower = counter(start, follow="owner")
@@ -200,7 +200,7 @@ def test_a_follower_that_stood_still_for_too_long_loads_again(start: Start, serv
 
 
 def test_who_loses_the_lease_while_it_loads_does_not_take_what_it_has_read_for_one_state(start: Start, servers: Servers) -> None:
-    """Checkpoints made meanwhile were not kept for it: a part of what was read may be newer than the rest."""
+    """Checkpoints made meanwhile were not kept for it: some of what it read may be newer than the rest."""
 
     class Late(StandbyState):
         def _load_all(self) -> None:
@@ -228,7 +228,7 @@ def test_who_is_too_far_behind_is_given_up_and_told_so_and_others_are_not(
     slow, quick = (StandbyState(servers.state(), P, name, run_id) for name in ("slow", "quick"))
     slow.load()
     quick.load()
-    monkeypatch.setattr(changelog, "CHANGELOG_BYTES", 10)  # three of the entries below are more
+    monkeypatch.setattr(changelog, "CHANGELOG_BYTES", 10)  # the three entries below are larger
     monkeypatch.setattr(standby, "_ADVANCE_S", 0.0)
     an_attempt(servers, 1, 1).run(["a"])
     quick.read()
@@ -291,7 +291,7 @@ def test_timers_of_the_owner_fire_once(start: Start, servers: Servers) -> None:
 
 @pytest.mark.parametrize("seed", seeds(1, deep=3))
 def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(start: Start, servers: Servers, seed: int) -> None:
-    """Every promotion changes to a follower that was started some frames earlier; a long state is folded meanwhile."""
+    """Every promotion is of a follower that was started some frames earlier; a long state is folded meanwhile."""
     dice = random.Random(seed)
     counts: dict[str, int] = {}
     keys = [f"k{i}" for i in range(50)]
@@ -329,7 +329,7 @@ def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(star
 
 
 def test_state_is_migrated_before_the_promotion_and_after_it(start: Start, servers: Servers) -> None:
-    """Base, undo, ENDed values, what the owner still writes, and what lies on the server when the new version dies."""
+    """Base, undo, ENDed values, the owner's later writes, and what is stored when the new version dies."""
     counter(start)
     for epoch in range(3):
         an_attempt(servers, epoch, epoch).run(["a", "b", f"only{epoch}"])
@@ -361,7 +361,7 @@ def test_a_crash_before_the_first_checkpoint_of_the_new_version_migrates_again(s
 
 
 def test_after_a_crash_state_that_nobody_asks_for_is_written_in_the_new_form_too(start: Start, servers: Servers) -> None:
-    """Otherwise a later version that reads the new form only would be refused for a query that has long ended."""
+    """Otherwise a later version that reads only the new form would be refused because of a query that ended long ago."""
     counter(start)
     for session in ("q", "ended"):
         an_attempt(servers, 0, 0, session=session).run(["a", "b"])

@@ -1,4 +1,4 @@
-"""A rollback to a version that cannot read the newer one's state: from what was kept, and the input since."""
+"""A rollback to a version that cannot read the newer one's state: from the kept state, and the input since."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rollback(start: Start, servers: Servers, **more: int) -> Process:
 
 
 def replace(start: Start, servers: Servers) -> Process:
-    """As the node manager replaces a dead owner of the former version."""
+    """Replace a dead owner of the former version, as the node manager does."""
     if not rewinding.pending(servers.state(), P, "former"):
         return counter(start)
     return rollback(start, servers)
@@ -46,7 +46,7 @@ def replace(start: Start, servers: Servers) -> Process:
 def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_answered_meanwhile_counts(
     start: Start, servers: Servers
 ) -> None:
-    """So that the loss of the queue server never finds the former version the owner, and its input gone."""
+    """Otherwise a loss of the queue server could leave the former version as owner, without the input that it still has to replay."""
     queue, state = servers.queue(), servers.state()
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
@@ -57,7 +57,7 @@ def test_the_state_is_that_of_who_comes_back_before_it_has_the_log_and_what_is_a
     def meanwhile() -> None:
         wait_until(lambda: rewinding.kept(state, P) is None, 20, "the state to be what it was")
         under_way.send(["a", "b"])
-        assert under_way.answers() == [("a", 3), ("b", 1)]  # the newer version's
+        assert under_way.answers() == [("a", 3), ("b", 1)]  # answers of the newer version
         assert slot.slot_stats(queue, P).owner != former.token
 
     slot.promote(state, queue, P, former.token, meanwhile)
@@ -121,7 +121,7 @@ def test_a_crash_right_after_the_rollback_loses_nothing(start: Start, servers: S
 
 @pytest.mark.parametrize("dies", ["before", "behind"])
 def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(start: Start, servers: Servers, dies: str) -> None:
-    """The state is the newer version's, or the former one's, which the newer one reads."""
+    """The state is then the newer version's, or the former one's, which the newer one can read."""
     counter(start)
     an_attempt(servers, 0, 0).run(["a"])
     newer = cents(start)
@@ -142,7 +142,7 @@ def test_who_dies_between_the_halves_leaves_the_newer_version_what_it_needs(star
         slot.promote(servers.state(), servers.queue(), P, former.token, half)
     under_way.send(["a"])
     assert under_way.answers() == [("a", 3)]
-    under_way.end()  # of which the newer one can make no checkpoint any more
+    under_way.end()  # the newer version can make no checkpoint of it any more
     assert newer.process.wait(bound(20)) == 0
     cents(start, follow="", promote=True)
     assert under_way.answers() == []
@@ -183,7 +183,7 @@ def test_who_dies_between_its_first_checkpoint_and_the_release_of_the_input_leav
 
 
 def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint(start: Start, servers: Servers) -> None:
-    """An update that fails between its two halves leaves the former version's own state, which it loads as after any crash."""
+    """An update that fails between its two halves leaves the former version's own state, which is loaded as after any crash."""
     first = counter(start)
     an_attempt(servers, 0, 0).run(["a"])
     rewinding.keep(servers.state(), servers.queue(), P, {"digest": "former"}, 60_000)
@@ -233,7 +233,7 @@ def test_when_the_input_since_is_not_in_the_log_any_more_it_is_too_late(start: S
 
 
 def test_a_version_that_was_ready_to_go_back_leaves_when_the_input_since_goes(start: Start, servers: Servers) -> None:
-    """It has processed it, but would need it again after a crash."""
+    """It has processed that input, but would need it again after a crash."""
     counter(start, retained_bytes=20_000)
     an_attempt(servers, 0, 0).run(["a"])
     update(servers, cents(start, retained_bytes=20_000))
@@ -257,7 +257,7 @@ def test_given_up_nothing_is_left(start: Start, servers: Servers) -> None:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_updates_and_rollbacks_between_any_epochs_count_like_one_process(start: Start, servers: Servers, seed: int) -> None:
-    """Enough state for the new version to write bases anew while the former ones are kept."""
+    """The state is large enough for the new version to write new bases while the former ones are kept."""
     dice, counts = random.Random(seed), {}
     former = counter(start)
     newer: Process | None = None

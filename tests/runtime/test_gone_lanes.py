@@ -1,4 +1,4 @@
-"""Work that nobody waits for any more: frames of closed lanes are not processed, and other lanes' frames are answered."""
+"""Abandoned work: frames of closed lanes are not processed, and other lanes' frames are answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stateless import collect, lane, send
 from udo_protocol.queue.frame import ANSWER
 
 Start = Callable[..., Process]
-# Notes what it is given, and works until `go` exists: longer than a lane is taken for open without looking.
+# Logs its events, and works until `go` exists, but longer than an instance takes a lane for open without a check.
 NOTES = """
 import time
 from pathlib import Path

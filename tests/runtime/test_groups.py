@@ -22,7 +22,7 @@ from udo_protocol.state.pieces import StoredGroup
 
 
 def count(group: Group, label: Label, times: int = 1, partition: int = 0) -> int:
-    """A counting operator: touch, then add."""
+    """Count in the group as an operator does: touch, then add."""
     assert group.touch(label, partition)
     state = group.open("k")
     state["n"] = state.get("n", 0) + times
@@ -90,7 +90,7 @@ def test_a_void_end_leaves_no_trace_and_completes_the_epoch() -> None:
 
 
 def test_a_void_end_after_an_attempt_that_ended_leaves_that_one_standing() -> None:
-    """A query's answers are written, then looked at through a limit: the second evaluation must not undo the first."""
+    """A query's answers are written, then shown through a limit: this second evaluation must not undo the first."""
     g = Group()
     count(g, Label(1, 0, 10), 3)
     g.end()
@@ -128,7 +128,7 @@ Steps = st.lists(
 
 @given(Steps)
 def test_whatever_is_restored_from_its_durable_form_goes_on_as_if_it_had_never_stopped(steps: list[tuple[str, int, int]]) -> None:
-    """Two groups take the same steps; one is stored in deltas and restored at random."""
+    """Two groups take the same steps; one of them is stored in deltas and restored at random."""
     mirror, stored = Group(), Group()
     base: bytes | None = None
     deltas, meta = list[bytes](), None

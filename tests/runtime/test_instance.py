@@ -166,7 +166,7 @@ def test_a_standby_takes_over_at_its_promotion_and_the_former_owner_leaves(start
     assert answer(servers, [1]) == [{"b": 2}]
     slot.promote(servers.state(), servers.queue(), P, new.token)
     assert answer(servers, [1]) == [{"b": 3}]
-    assert old.process.wait(bound(60)) == 0  # at the lowest priority, so after whatever else the machine has to do
+    assert old.process.wait(bound(60)) == 0  # it runs at the lowest priority, after all other work of the machine
 
 
 def test_sigterm_closes_the_operator_and_leaves(start: Start, servers: Servers) -> None:
@@ -228,7 +228,7 @@ class flag(Operator):
 
 
 def send_text(end: lane_end.LaneEnd, values: list[bytes]) -> None:
-    """Text that may be none."""
+    """Send a frame of text that may be invalid UTF-8."""
     batch = pa.record_batch([pa.array(values, pa.binary())], names=["a"])
     header = Header(lane=end.lane, number=1, kind=DATA, schema=schema_id(to_ipc(TEXT)))
     assert end.push(1, 0, encode(header, batch)).status == lane_end.Push.ACCEPTED

@@ -36,7 +36,7 @@ class Slow(Operator):
 def test_counts_go_on_over_epochs_and_a_retried_epoch_counts_once(start: Start, servers: Servers) -> None:
     counter(start)
     assert an_attempt(servers, 0, 1).run(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
-    an_attempt(servers, 1, 2).send(["a"])  # dies without END
+    an_attempt(servers, 1, 2).send(["a"])  # dies without an END
     assert an_attempt(servers, 1, 3).run(["a"]) == [("a", 3)]
     assert an_attempt(servers, 1, 4).run(["a"]) == [("a", 3)]
     assert an_attempt(servers, 2, 5).run(["a", "b"]) == [("a", 4), ("b", 2)]
@@ -57,7 +57,7 @@ def test_a_killed_instance_loses_and_repeats_nothing(start: Start, servers: Serv
 
 
 def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_instance(start: Start, servers: Servers) -> None:
-    """The instance dies between its checkpoint at END and the answer."""
+    """The instance dies between its checkpoint at END and its answer."""
     first = counter(start)
     an_attempt(servers, 0, 1).run(["a"])
     attempt = an_attempt(servers, 1, 2)
@@ -75,7 +75,7 @@ def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_insta
 
 
 def test_an_answer_does_not_wait_for_the_frames_that_were_read_with_it(start: Start, servers: Servers) -> None:
-    """Else a promotion would find many unanswered, and the new version would begin with all of them."""
+    """Otherwise a promotion would find many unanswered frames, and the new version would begin with all of them."""
     instance = counter(start, SLOW, "op:Slow", promote=False)
     attempt = an_attempt(servers, 0, 1)
     for keys in (["a"], ["hold"], ["b"]):
@@ -155,16 +155,16 @@ def test_a_batch_jobs_state_starts_empty_and_is_dropped_at_its_end(start: Start,
 def test_timers_fire_at_end_with_the_sessions_own_watermark_and_expired_state_is_gone(start: Start, servers: Servers) -> None:
     counter(start, TIMERS, "op:Quiet", time_column="t", delay_us=2_000_000)
     assert an_attempt(servers, 0, 1).run(["a", "x"], 0) == []
-    assert an_attempt(servers, 1, 2).run(["b"], 11) == []  # watermark of epoch 1: 0 - 2 s
-    assert an_attempt(servers, 2, 3).run(["b"], 12) == []  # 9 s: x expired, a's timer at 10 s is not due
+    assert an_attempt(servers, 1, 2).run(["b"], 11) == []  # the watermark of epoch 1: 0 - 2 s
+    assert an_attempt(servers, 2, 3).run(["b"], 12) == []  # 9 s: x has expired, a's timer at 10 s is not due
     assert an_attempt(servers, 3, 4).run(["c"], 13) == [("a", 1)]  # 10 s
-    assert an_attempt(servers, 3, 5).run(["c"], 13) == [("a", 1)]  # and again on a retry
+    assert an_attempt(servers, 3, 5).run(["c"], 13) == [("a", 1)]  # the same on a retry
     assert an_attempt(servers, 4, 6).run(["c"], 30) == []
     assert an_attempt(servers, 5, 7).run(["c"], 31) == [("b", 2), ("c", 3)]
 
 
 def test_timers_of_a_batch_job_do_not_fire(start: Start, servers: Servers) -> None:
-    """As with Spark's transformWithState: what waits at the end of a batch job goes with its state."""
+    """As with Spark's transformWithState: timers still waiting at the end of a batch job are dropped with its state."""
     counter(start, TIMERS, "op:Quiet", time_column="t")
     job = an_attempt(servers, 0, 1, session="job", job=True)
     job.send(["a"], 0)
@@ -175,7 +175,7 @@ def test_timers_of_a_batch_job_do_not_fire(start: Start, servers: Servers) -> No
 
 
 def test_an_attempt_whose_epoch_another_one_has_followed_is_stale_and_fires_no_timer(start: Start, servers: Servers) -> None:
-    """A stage ran again, the epoch was committed without it, and it ends when the next epoch has begun elsewhere."""
+    """A stage ran again, the epoch was committed without it, and it ENDs after the next epoch has begun elsewhere."""
     counter(start, TIMERS, "op:Quiet", time_column="t")
     for attempt, key, partition in ((1, "a", 0), (2, "b", 1)):
         first = an_attempt(servers, 0, attempt, partition)
@@ -212,7 +212,7 @@ def test_state_that_cannot_be_stored_fails_its_own_attempt_and_no_other(start: S
     bad, other = an_attempt(servers, 0, 1), an_attempt(servers, 0, 1, session="other")
     bad.send(["a", "boom"])
     other.send(["a"])
-    other.end()  # its checkpoint finds what `bad` has open
+    other.end()  # the checkpoint at its END meets the open state of `bad`
     assert other.answers() == [("a", 1)]
     bad.end()
     assert [f.header.kind for f in bad.frames()] == [ANSWER, SKIPPED]

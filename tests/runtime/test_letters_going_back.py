@@ -1,6 +1,6 @@
-"""Dead letters and errors within a rollback window: what the former version processes again is in its state or a dead letter.
+"""Dead letters and errors within a rollback window: each event that the former version reprocesses is in its state or a dead letter.
 
-The answers that the newer version gave stay, whatever the former one makes of the same events.
+The newer version's answers stand, whatever the former one makes of the same events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def rollback(start: Start, servers: Servers, **more: Any) -> Process:
 
 
 def replace(start: Start, servers: Servers) -> None:
-    """As the node manager replaces a former version that died: before its first checkpoint it starts from what was kept."""
+    """Replace a dead former version as the node manager does: before its first checkpoint the next one starts from the kept state."""
     if rewinding.kept(servers.state(), P) is None:
         former(start)
     else:
@@ -59,7 +59,7 @@ def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_ba
     assert an_attempt(servers, 2, 2).run(["two", "one"]) == [("one", 2)]
     assert keys(servers) == ["one", "two", "two"]
     back = rollback(start, servers)
-    if dies:  # before its first checkpoint: the next one processes it all again
+    if dies:  # before its first checkpoint: its successor processes everything again
         crash(back)
         replace(start, servers)
     assert an_attempt(servers, 3, 3).run(["two", "one", "a"]) == [("two", 4), ("a", 3)]
@@ -69,7 +69,7 @@ def test_each_event_is_in_the_state_or_a_dead_letter_of_the_version_that_came_ba
 
 
 def test_an_attempt_that_spans_update_and_rollback_leaves_the_letters_of_the_version_that_ends_it(start: Start, servers: Servers) -> None:
-    former(start, retained_bytes=4)  # a checkpoint behind each frame: its letters are durable as pending
+    former(start, retained_bytes=4)  # a checkpoint after each frame: its letters are durable as pending
     attempt = an_attempt(servers, 0, 0)
     attempt.send(["one", "two"])
     assert attempt.answers() == [("two", 1)]
@@ -99,7 +99,7 @@ def test_letters_that_the_update_found_pending_count_when_the_newer_version_has_
 
 
 def test_an_attempt_taken_back_within_the_window_leaves_nothing(start: Start, servers: Servers) -> None:
-    """Letters that the update found, and that a retry under the newer version removed, are decided by the retry."""
+    """After the rollback the letters are those of the retry under the newer version, not those that the update found."""
     former(start)
     an_attempt(servers, 0, 0).run(["one", "a"])
     assert keys(servers) == ["one"]
@@ -114,7 +114,7 @@ def test_an_attempt_taken_back_within_the_window_leaves_nothing(start: Start, se
 def test_letters_sent_again_within_the_window_are_in_the_state_that_comes_back(start: Start, servers: Servers) -> None:
     former(start, bad="boom")
     an_attempt(servers, 0, 0).run(["boom", "boom", "a"])
-    former(start, bad="")  # a mended version of the same state
+    former(start, bad="")  # a corrected version that reads the same state
     mark(servers)
     update(servers, newer(start, bad=""))
     assert an_attempt(servers, 1, 1).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
@@ -169,7 +169,7 @@ def test_a_letter_waiting_for_its_epoch_is_processed_once_by_the_version_that_co
 def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_not_come_back(
     start: Start, servers: Servers, policy: str
 ) -> None:
-    """Under `dead-letter` there is no room for it. Two partitions: the other one completes the epoch."""
+    """Under `dead-letter` their limit is reached. There are two partitions, and the other one completes the epoch."""
     former(start, bad="x", policy=policy, dead_letters=1)
     an_attempt(servers, 0, 0).run(["a"])
     update(servers, newer(start, policy=policy))
@@ -184,7 +184,7 @@ def test_a_version_that_fails_on_what_was_answered_and_cannot_put_it_aside_does_
     assert "t@3 fails on events that have been answered since the update, in epoch 1 of session q" in report["error"]["message"]
     assert "not this one" in report["error"]["message"]
     assert ("op.py" in report["error"]["traceback"]) == (policy == "fail" or bool(report["error"]["traceback"]))
-    # Nothing has changed: the newer version goes on, and a former one that bears the event may still come back.
+    # Nothing has changed: the newer version goes on, and a former version that does not fail on the event may still come back.
     assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]
     rollback(start, servers, bad="", policy=policy)
     assert an_attempt(servers, 3, 4).run(["boom", "b"]) == [("boom", 4), ("b", 2)]
@@ -196,10 +196,10 @@ def test_an_attempt_that_both_versions_failed_does_not_hinder_a_rollback(start: 
     update(servers, newer(start, bad="boom", policy="fail"))
     lost = an_attempt(servers, 1, 1)
     lost.send(["a", "boom"])
-    lost.end()  # under way before the error was seen
+    lost.end()  # already sent when the error was seen
     assert [f.header.kind for f in lost.frames()] == [ERROR, SKIPPED]
-    crash(former(start, bad="boom", policy="fail", follow="kept"))  # no checkpoint says yet that the newer one failed
-    assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]  # the source was mended
+    crash(former(start, bad="boom", policy="fail", follow="kept"))  # no checkpoint yet records that the newer version failed
+    assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2)]  # the source was corrected
     rollback(start, servers, bad="boom", policy="fail")
     assert an_attempt(servers, 2, 3).run(["a"]) == [("a", 3)]
 
@@ -217,7 +217,7 @@ def test_the_version_that_comes_back_completes_what_the_newer_one_failed_on(star
 
 
 def test_the_input_stays_until_the_log_belongs_to_the_version_that_goes_back(start: Start, servers: Servers) -> None:
-    """The newer version trims behind a checkpoint that it made just before the rollback."""
+    """The newer version trims the log up to a checkpoint that it made just before the rollback."""
     former(start)
     an_attempt(servers, 0, 0).run(["a"])
     serving = newer(start)
@@ -249,7 +249,7 @@ def test_given_up_no_letters_are_kept(start: Start, servers: Servers) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_whatever_happens_each_event_is_in_the_state_or_a_dead_letter_once(start: Start, servers: Servers, seed: int) -> None:
-    """Updates, rollbacks, kills and retries at any time; each version fails on another key."""
+    """Updates, rollbacks, kills and retries come at any time; each version fails on another key."""
     dice, sent = random.Random(seed), Counter[str]()
     small: dict[str, Any] = {"retained_bytes": 200_000} if seed % 2 else {}
     serving, is_newer, attempts = former(start, **small), False, 0

@@ -1,4 +1,4 @@
-"""Dead letters while an operator is updated: what a follower tries leaves none, and an event that fails has one, or is in the state."""
+"""Dead letters while an operator is updated: a follower's attempts leave none; a failed event is either a letter or in the state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from udo_protocol.state.dead_letters import PENDING
 pytestmark = pytest.mark.long
 
 Start = Callable[..., Process]
-# Fails on "odd" in the first process that sees one.
+# Fails on "odd" in the first process that gets such an event.
 ONCE = """
 import os, pathlib
 from udo_runtime import Operator
@@ -44,7 +44,7 @@ def test_what_a_follower_fails_on_in_epochs_that_the_owner_ends_is_no_letter(sta
     an_attempt(servers, 0, 0).run(["a"])
     follower = newer(start, bad="two")
     attempt = an_attempt(servers, 1, 1)
-    for _ in range(3):  # tried meanwhile
+    for _ in range(3):  # the follower tries these meanwhile
         attempt.send(["two", "one"])
         attempt.frames()
     attempt.end()
@@ -72,21 +72,21 @@ def test_of_an_epoch_under_way_the_new_version_makes_the_letters_as_it_makes_the
 
 
 def test_letters_that_a_checkpoint_covers_stay_those_of_the_former_version(start: Start, servers: Servers) -> None:
-    former(start, bad="one", retained_bytes=4)  # a checkpoint behind each frame
+    former(start, bad="one", retained_bytes=4)  # a checkpoint after each frame
     attempt = an_attempt(servers, 0, 0)
     attempt.send(["two", "one"])
     attempt.frames()
     wait_until(lambda: keys(servers, PENDING) == ["one"], 10, "the checkpoint")
     serving = newer(start, bad="two")
     promote(servers, serving)
-    crash(serving)  # migrated, and nothing written yet
+    crash(serving)  # it has migrated, and written nothing yet
     newer(start, bad="two", follow="")
     attempt.send(["two", "one"])
     attempt.end()
     assert attempt.answers() == [("one", 1)]
     assert [(d.number, d.row) for d in sorted(letters(servers).values(), key=lambda d: d.number)] == [(1, 1), (2, 0)]
     assert letters(servers, PENDING) == {}
-    assert an_attempt(servers, 1, 1).run(["two"]) == []  # its state is the former version's 1
+    assert an_attempt(servers, 1, 1).run(["two"]) == []  # the state of "two" is still the former version's 1
 
 
 def test_a_follower_that_is_given_up_leaves_no_letters(start: Start, servers: Servers) -> None:
@@ -105,7 +105,7 @@ def test_a_follower_that_is_given_up_leaves_no_letters(start: Start, servers: Se
 def test_with_a_checkpoint_for_each_frame_an_event_that_failed_by_chance_is_answered_or_a_letter(
     start: Start, servers: Servers, tmp_path: Path, before: bool
 ) -> None:
-    """The process dies before the frame is durable: it is processed anew. Or behind that: the letter stays."""
+    """If the process dies before the frame is durable, the frame is processed anew; if later, the letter stays."""
     source = ONCE.format(failed=str(tmp_path / "failed"))
     patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
     first = counter(start, patch + source, commit="frame")

@@ -1,4 +1,4 @@
-"""RESTORE and STATE on a real instance and real servers: what a lane with a state store asks, brings and takes away."""
+"""RESTORE and STATE on a real instance and real servers: what a lane with a state store asks for, brings and takes away."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ALL = GROUPS
 
 
 class Storing(Attempt):
-    """An attempt whose lane has a store."""
+    """An attempt whose lane has a state store."""
 
     def _ask(self, kind: Any, batch: Any = None, **fields: Any) -> Frame:
         self.push(kind, batch, **fields)
         return self.frames()[-1]
 
     def lacking(self, groups: Sequence[int] = ALL) -> list[tuple[int, int]]:
-        """Groups that lack state, and the epoch of what is here of them."""
+        """The groups without current state, each with the epoch of the state that the instance has of it."""
         found = self._ask(RESTORE, groups=groups).header
         assert found.kind == ANSWER, found.failure.message
         return list(zip(found.groups, found.epochs, strict=True))
@@ -44,7 +44,7 @@ class Storing(Attempt):
         return self._ask(STATE, groups=groups, full=full, offset=offset)
 
     def taken(self, groups: Sequence[int] = ALL, *, full: bool = False) -> list[Row]:
-        """What STATE answers of these groups, asked for as often as it takes."""
+        """The rows of these groups that STATE answers, in as many requests as it takes."""
         left, offset, found = list(groups), 0, []
         while left:
             answer = self.state(left, full=full, offset=offset)
@@ -59,7 +59,7 @@ def values_of(found: Sequence[Row]) -> dict[bytes, bytes | None]:
 
 
 def epoch(servers: Servers, number: int, keys: Sequence[str], attempt: int = 0, **more: Any) -> tuple[list[tuple[str, int]], Storing]:
-    """An epoch of one partition, up to its END."""
+    """Run an epoch of one partition up to its END."""
     made = attempted(Storing, servers, number, attempt or 10 * number + 1, **more)
     return made.run(keys), made
 
@@ -116,12 +116,12 @@ def test_state_of_an_attempt_that_a_newer_one_has_followed_is_stale(start: Start
     unfinished.send(["a"])
     unfinished.frames()
     assert newer.state().header.kind == STALE
-    assert unfinished.state().header.kind == STALE  # it has not ENDed
+    assert unfinished.state().header.kind == STALE  # it has not sent END
 
 
 @pytest.mark.short
 def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: Start, servers: Servers) -> None:
-    """Another session stands for another node."""
+    """Another session takes the part of another node."""
     process = counter(start, TIMERS, "op:Quiet", time_column="t")
     _, first = epoch(servers, 0, ["a", "b"])
     stored, highest = first.taken(full=True), first.state().header.highest_us
@@ -130,7 +130,7 @@ def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: St
     assert there.restore(stored, highest_us=highest).header.kind == ANSWER
     assert there.lacking() == []
     assert there.run(["c"], 11) == []
-    process.process.kill()  # what was restored is durable with END
+    process.process.kill()  # restored state is durable with END
     process.process.wait()
     counter(start, TIMERS, "op:Quiet", time_column="t")
     last = attempted(Storing, servers, 2, 2, session="there")
@@ -139,19 +139,19 @@ def test_what_was_taken_can_be_brought_to_an_instance_that_has_nothing(start: St
 
 
 def test_a_group_in_parts_counts_when_it_is_whole_also_over_a_crash_and_a_newer_attempt(start: Start, servers: Servers) -> None:
-    """A part of an attempt that died must not be completed by the rest of another one's."""
+    """A part from an attempt that died must not be completed by the rest from another attempt."""
     process = counter(start)
-    keys = ["a", "e", "i"]  # all of one group
+    keys = ["a", "e", "i"]  # all in one group
     assert len({group_of(k) for k in keys}) == 1
     _, first = epoch(servers, 0, keys)
     stored = first.taken(full=True)
     dead = attempted(Storing, servers, 1, 1, session="there")
-    dead.restore([(stored[0][0], b"\xa1z", stored[0][2])], [])  # a key that the newer attempt does not know
+    dead.restore([(stored[0][0], b"\xa1z", stored[0][2])], [])  # a key that is unknown to the newer attempt
     half = attempted(Storing, servers, 1, 2, session="there")
     half.restore(stored[:1], [])
     assert len(half.lacking()) == len(GROUPS)
     assert dead.restore(stored[1:]).header.kind == STALE
-    attempted(Storing, servers, 0, 1, session="other").run(["q"])  # its checkpoint covers the half
+    attempted(Storing, servers, 0, 1, session="other").run(["q"])  # its checkpoint covers the half-restored group
     process.process.kill()
     process.process.wait()
     counter(start)
@@ -193,8 +193,8 @@ def test_older_state_gives_way_to_the_stores_as_a_whole(start: Start, servers: S
     back.restore(stored, highest_us=highest)
     assert back.run(["c"], 100) == []
     assert attempted(Storing, servers, 9, 3, run=2).run(["c"], 120) == []
-    assert attempted(Storing, servers, 10, 4, run=2).run(["c"], 130) == [("b", 2), ("c", 3)]  # nothing of a: the store has none
-    assert attempted(Storing, servers, 1, 9)._ask(RESTORE, groups=ALL).header.kind == STALE  # of the former run
+    assert attempted(Storing, servers, 10, 4, run=2).run(["c"], 130) == [("b", 2), ("c", 3)]  # no answer for a: the store does not have it
+    assert attempted(Storing, servers, 1, 9)._ask(RESTORE, groups=ALL).header.kind == STALE  # an attempt of the former run
 
 
 def test_a_restored_epoch_cannot_be_replayed_without_its_own_past_and_can_with_it(start: Start, servers: Servers) -> None:

@@ -1,4 +1,4 @@
-"""A reader of some key groups (the instance of a keyed canary) is sent the state of these groups only."""
+"""A reader of some key groups (the instance of a keyed canary) receives the state of these groups only."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Bulky(Operator):
 
 
 def counted(conn: Connection, what: str) -> int:
-    """Bytes that the server has sent or been sent so far: `output` or `input`."""
+    """The bytes that the server has sent (`output`) or received (`input`) so far."""
     return int(re.search(rb"total_net_%s_bytes:(\d+)" % what.encode(), conn.call("INFO", "stats"))[1])  # type: ignore[index]
 
 
 def test_a_reader_of_one_group_is_sent_its_share_of_the_bytes_and_has_the_same_state(start: Start, servers: Servers) -> None:
-    """Both when it loads and when it reads the changelog, also of a session that begins meanwhile."""
+    """Both when it loads and when it reads the changelog; also for a session that begins meanwhile."""
     counter(start, BULKY, "op:Bulky")
     keys = ["a", "b", "c", "d"]  # one in each group
     mine = group_of("a")

@@ -1,4 +1,4 @@
-"""Declared types of a keyed operator's state: what has others fails its event, in the engine's process and behind the operator protocol."""
+"""Declared types of a keyed state: another type fails its event, in the engine's process and behind the operator protocol."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEYED = {"columns": ["k"]}
 
 @pytest.fixture(params=["events", "frames", "process"])
 def processor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processor]:
-    """It works event by event, frame by frame, or in a process of its own."""
+    """A processor that works event by event, frame by frame, or in a process of its own."""
     types, ctx = StateTypes(TYPES), Context("t", "1")
     if request.param != "process":
         yield Processor({"events": Wrong, "frames": WrongFrames}[request.param](), ANSWERS, ctx, types)

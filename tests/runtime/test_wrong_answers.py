@@ -1,4 +1,4 @@
-"""What an operator's author is told whose answers are not what they should be."""
+"""The error for an operator's author whose answers have the wrong form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol.queue.frame import Header
 
 
 class _Answers(Operator):
-    """Gives back what it was made with."""
+    """An operator that answers a given value."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -30,7 +30,7 @@ NUMBERS = pa.schema([("n", pa.int32())])
 
 
 def refused(given: Any) -> str:
-    """The message where process() gives that back, stateless and keyed, event by event and under a tolerant policy."""
+    """The error message if process() returns that; it is the same stateless and keyed, event by event, and under a tolerant policy."""
     events = pa.record_batch({"a": [1]})
     ctx = Context("t", "1")
     stateless = Processor(_Answers(given), NUMBERS, ctx)

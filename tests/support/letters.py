@@ -11,7 +11,7 @@ from tests.runtime.conftest import P, Process
 from tests.support.counters import COUNT, COUNTS, EVENTS, Start
 from udo_protocol.state.dead_letters import DEAD, REPLAY, Letter
 
-# Ends its process at a certain moment, once; or does what `then` says from the second process on.
+# Ends its process at a certain moment, once.
 KILLS = """
 import os, pathlib, signal
 {module_import}
