@@ -138,7 +138,7 @@ def test_a_file_that_is_damaged_or_cut_off_changes_nothing(seed: int, start_regi
     client.deploy("op", "op", "1")
     client.backup(tmp_path / "b.tar")
     good = (tmp_path / "b.tar").read_bytes()
-    blob = good.index(image("op", "1").blobs[1][:64])  # the digest of the code layer
+    blob = good.index(image("op", "1").blobs[1][:64])  # the offset of the code layer
     before = (client.operators(), client.deployments(), client.audit(), client.health()["registry"])
     bad = [good[: rng.randrange(len(good) - 1024)] for _ in range(12)]
     bad += [

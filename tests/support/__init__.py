@@ -1,1 +1,1 @@
-"""Parts that tests of several folders share."""
+"""Helpers that tests in several folders share."""

@@ -9,7 +9,7 @@ from udo_interface import connect
 
 
 def ask(platform: Shell, deployment: str, a: int) -> int:
-    """What the deployment answers to one event."""
+    """Send one event to the deployment, and return its answer."""
     answers: list[dict[str, int]] = []
     came = threading.Event()
     with connect(deployment, node=str(platform.home / "node" / "node.sock")) as client:

@@ -22,14 +22,14 @@ T0 = dt.datetime(2020, 1, 1)
 
 
 def group_of(key: Any) -> int:
-    """Numbers go round, texts by their letters."""
+    """The key group of a number is the number modulo the groups; of a text, the sum of its characters."""
     return (key if isinstance(key, int) else sum(map(ord, key))) % len(GROUPS)
 
 
 class Attempt:
-    """One try of a partition at an epoch of a session, through a LaneEnd or what stands for one.
+    """One attempt of a partition at an epoch of a session, through a LaneEnd or a replacement for it.
 
-    `schemas`: of the events, a key and maybe the time; and of the answers.
+    `schemas`: that of the events (a key, and maybe a time), and that of the answers.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Attempt:
         job: bool = False,
         **asked: bool,
     ) -> Attempt:
-        """As a task begins, `job`: one of a batch job: the node says where to push, and the lane is opened there."""
+        """Begin an attempt as a task does: the node names the slot, where the lane is opened. `job`: it is part of a batch job."""
         name = f"{session}.{run}.{epoch}.{attempt}"
         reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]
         slot, label = reply.slots[0], Label(run=reply.run, epoch=epoch, attempt=attempt)
@@ -76,7 +76,7 @@ class Attempt:
         return made
 
     def send(self, keys: Sequence[Any], times: float | Sequence[Any] = 0.0) -> None:
-        """Push one frame. `times`: of each event, or of all in seconds since T0; only if events have one."""
+        """Push one frame. `times`: one for each event, or seconds since T0 for all; only if events have a time."""
         columns = [pa.array(keys, self.input.field(0).type), pa.array(map(group_of, keys), pa.int32())]
         if len(self.input) > len(columns):
             at = [T0 + dt.timedelta(seconds=times)] * len(keys) if isinstance(times, (int, float)) else times
@@ -84,11 +84,11 @@ class Attempt:
         self.push(DATA, pa.record_batch(columns, schema=self.input), rows=len(keys))
 
     def end(self, groups: Sequence[int] | None = None, *, void: bool = False, highest_us: int | None = None) -> None:
-        """The attempt is complete."""
+        """Send END: the attempt is complete."""
         self.push(END, groups=self._groups if groups is None else groups, void=void, highest_us=highest_us)
 
     def push(self, kind: Kind, batch: pa.RecordBatch | None = None, **header: Any) -> None:
-        """One frame, as it is."""
+        """Push one frame as it is."""
         self._sent += 1
         if kind == DATA and batch is not None:
             header["schema"] = schema_id(to_ipc(batch.schema))
@@ -96,7 +96,7 @@ class Attempt:
         assert self.lane.push(self._sent, self._sent - 1, frame).status is Push.ACCEPTED
 
     def frames(self) -> list[Frame]:
-        """All answers due."""
+        """Wait for and return the answers to all frames sent."""
         found: list[Frame] = []
         while self._got < self._sent:
             got = self.lane.collect(round(1000 * bound(15)))
@@ -106,18 +106,18 @@ class Attempt:
         return found
 
     def kinds(self) -> list[Kind]:
-        """What became of each frame."""
+        """The kind of answer to each frame."""
         return [f.header.kind for f in self.frames()]
 
     def answers(self) -> list[Any]:
-        """All answered events, as tuples if they have several columns; every frame must have been answered properly."""
+        """The answered events, as tuples if they have several columns; AssertionError if a frame was not answered properly."""
         frames = self.frames()
         assert {f.header.kind for f in frames} == {ANSWER}, [f.header.failure.message for f in frames]
         rows = [tuple(row.values()) for f in frames for row in f.batch(self.output).to_pylist()]
         return rows if len(self.output) > 1 else [value for (value,) in rows]
 
     def run(self, keys: Sequence[Any], times: float | Sequence[Any] = 0.0) -> list[Any]:
-        """A whole epoch."""
+        """Run a whole epoch of one frame, and return its answers."""
         self.send(keys, times)
         self.end()
         found = self.answers()
@@ -127,6 +127,6 @@ class Attempt:
         return found
 
     def close(self) -> None:
-        """Drop the connection, as a task that dies does."""
+        """Drop the connection, as a dying task does."""
         assert self._close is not None, "its connection is somebody else's"
         self._close()

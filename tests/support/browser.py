@@ -1,4 +1,4 @@
-"""A real browser without a window: Chromium, told by WebDriver (w3.org/TR/webdriver2) what a person would do."""
+"""A real headless browser: Chromium, controlled by WebDriver (w3.org/TR/webdriver2) as a person would use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import httpx
 from tests.conftest import bound, require, wait_until
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element in WebDriver's JSON
-# As root, and in containers with a small /dev/shm.
+# Chromium's options as root, and in containers with a small /dev/shm.
 _OPTIONS = [
     "--headless=new",
     "--no-sandbox",
@@ -28,7 +28,7 @@ _OPTIONS = [
 
 
 class Browser:
-    """One window. Elements are named by CSS, or by their text."""
+    """A browser window. Elements are selected by CSS, or by their text."""
 
     def __init__(self, driver: httpx.Client) -> None:
         self._driver = driver
@@ -51,28 +51,28 @@ class Browser:
         return str(self._command("POST", "/element", {"using": using, "value": value})[_ELEMENT])
 
     def open(self, url: str) -> None:
-        """Go there."""
+        """Open this URL."""
         self._command("POST", "/url", {"url": url})
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the open page."""
         return str(self._command("GET", "/url"))
 
     def text(self, css: str = "main") -> str:
-        """What a person reads there; '' while the page is being replaced."""
+        """The visible text of that element; '' while the page is being replaced."""
         with suppress(LookupError):
             return " ".join(str(self._command("GET", f"/element/{self._element(css)}/text")).split())
         return ""
 
     def there(self, css: str) -> bool:
-        """Whether there is such an element."""
+        """Whether such an element exists."""
         with suppress(LookupError):
             return bool(self._element(css))
         return False
 
     def click(self, what: str, within: str = "//main") -> None:
-        """Click the link, button or summary with that text; again if the page was just being replaced."""
+        """Click the link, button or summary with that text; retry while the page is being replaced."""
         path = f"{within}//*[self::a or self::button or self::summary][normalize-space()='{what}']"
 
         def done() -> bool:
@@ -84,32 +84,32 @@ class Browser:
         wait_until(done, 20, f"{what!r} to be clicked")
 
     def enter(self, css: str, text: str) -> None:
-        """Type it into a field."""
+        """Type this text into a field."""
         self._command("POST", f"/element/{self._element(css)}/value", {"text": text})
 
     def script(self, code: str) -> Any:
-        """What this says of the page, from outside of it."""
+        """The result of this script, run in the page by WebDriver."""
         return self._command("POST", "/execute/sync", {"script": code, "args": []})
 
     def show(self, width: int, *, dark: bool) -> None:
-        """A window so wide, of a system with that setting."""
+        """Set the window's width, and the preference for dark or light."""
         sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         for cmd, params in (("setDeviceMetricsOverride", sizes), ("setEmulatedMedia", {"features": features})):
             self._command("POST", "/goog/cdp/execute", {"cmd": f"Emulation.{cmd}", "params": params})
 
     def without_scripts(self) -> None:
-        """From here on pages run none."""
+        """Disable scripts of pages from now on."""
         self._command("POST", "/goog/cdp/execute", {"cmd": "Emulation.setScriptExecutionDisabled", "params": {"value": True}})
 
     def picture(self, file: Path) -> None:
-        """What is seen, as a PNG."""
+        """Write a screenshot as a PNG."""
         file.write_bytes(base64.b64decode(self._command("GET", "/screenshot")))
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser with nothing in it; it ends with the block."""
+    """A browser with a fresh profile; it ends with the block."""
     if not (shutil.which("chromedriver") and shutil.which("chromium")):
         require("chromium", "no chromedriver and chromium on PATH; on Debian: apt-get install chromium-driver")
     with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:

@@ -12,9 +12,9 @@ from tests.node_manager.conftest import Lane
 
 
 class Callers:
-    """Each of `threads` calls `once(thread, turn)` with turns 0, 1, 2 … until the end; `once` says how many events were answered.
+    """Each of `threads` calls `once(thread, turn)` with turns 0, 1, 2 … until the end; `once` returns the number of events answered.
 
-    A thread that raises calls no more, and what it raised is in `failures`.
+    A thread that raises makes no more calls; its exception is in `failures`.
     """
 
     def __init__(self, threads: int, once: Callable[[int, int], int]) -> None:
@@ -43,7 +43,7 @@ class Callers:
             self.failures.append(e)
 
     def wait(self, holds: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Until it holds; fails at once if a caller has."""
+        """Wait until it holds; fail at once if a caller has failed."""
         wait_until(lambda: holds() or bool(self.failures), timeout_s, what)
         assert not self.failures, self.failures
 
@@ -54,7 +54,7 @@ class Callers:
 
 
 def answers(api: Any, deployment: str, lane: str, values: list[int], **options: Any) -> list[list[int]]:
-    """What a new lane gets for these values, all sent at once, a frame each."""
+    """The answers on a new lane to these values, all sent at once, a frame each."""
     opened = Lane(api, deployment, lane, **options)
     for value in values:
         opened.send([value])

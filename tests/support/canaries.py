@@ -1,4 +1,4 @@
-"""A canary that is watched."""
+"""An update with a canary, and its events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(batch):
 
 
 class Watched:
-    """An update with a canary, followed in a thread."""
+    """An update with a canary, whose events a thread collects."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Watched:
             self.events.append(event)
 
     def sharing(self) -> Watched:
-        """Once the new version serves its share."""
+        """Wait until the new version serves its share."""
         wait_until(lambda: any(e["phase"] in ("sharing", "failed") for e in self.events), 60, "the canary to begin")
         assert self.events[-1]["phase"] != "failed", self.events[-1]
         return self
 
     def measured(self) -> dict[str, dict[str, Any]]:
-        """What each node has counted, as the registry was told."""
+        """The counts of each node, as reported to the registry."""
         update = self._client.deployment(self._name)["update"]
         nodes = self._client.update_status(update["id"])["nodes"] if update else []
         return {n["node"]: n["measured"] or {} for n in nodes}
 
     def counted(self, **least: float) -> dict[str, dict[str, Any]]:
-        """Once all nodes together have counted at least that."""
+        """Wait until the counts of all nodes together are at least that, and return them by node."""
 
         def enough() -> bool:
             every = self.measured().values()
@@ -70,7 +70,7 @@ class Watched:
         return self.measured()
 
     def end(self) -> dict[str, Any]:
-        """The last event."""
+        """Wait for the end, and return the last event."""
         self._thread.join(bound(60))
         assert not self._thread.is_alive(), self.events
         return self.events[-1]

@@ -1,4 +1,4 @@
-"""A registry and nodes that follow it."""
+"""A registry, and nodes that follow it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 
 
 class Cluster:
-    """A registry and one node that is told about it."""
+    """A registry and one node that follows it."""
 
     def __init__(self, home: Path, data: Path, *arguments: str) -> None:
         self.registry: Running = start(data)
@@ -29,11 +29,11 @@ class Cluster:
         self.start_node()
 
     def start_node(self, url: str = "") -> None:
-        """Start it, or start it again."""
+        """Start or restart the node manager."""
         self.node.start("--registry", url or self.registry.url, "--token-file", str(self.data / "token"), *self._arguments)
 
     def stop_dead(self) -> None:
-        """kill -9 of the node manager, its servers and its instances, as when the host loses its power; files stay."""
+        """kill -9 of the node manager, its servers and its instances, as when the host loses power; files stay."""
         self.node.kill()
         for p in self.node.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -50,12 +50,12 @@ class Cluster:
         return image("t", version, source, **{**SCHEMAS, **manifest}).push(self.client, self.blobs)
 
     def state(self, name: str = "d") -> tuple[str, str]:
-        """(state, version) as the node reported them."""
+        """(state, version) of the deployment, as the node reported them."""
         nodes = self.client.deployment(name)["nodes"]
         return (nodes[0]["state"], nodes[0]["version"]) if nodes else ("", "")
 
     def deploy(self, source: str, version: str = "1", **options: Any) -> None:
-        """Push, deploy, wait until it answers."""
+        """Push and deploy a version, and wait until it answers."""
         self.push(version, source)
         self.client.deploy("d", "t", version, **options)
         wait_until(lambda: self.state() == ("answering", version), 30, f"version {version} to answer")
@@ -63,7 +63,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(home: Path, data: Path, *arguments: str) -> Iterator[Cluster]:
-    """A cluster whose node manager has these arguments, too; nothing of it may be left at the end."""
+    """A cluster whose node manager also gets these arguments; no process of it may be left at the end."""
     c = Cluster(home, data, *arguments)
     try:
         yield c

@@ -20,7 +20,7 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @contextmanager
 def connect_server(directory: Path, conf: Mapping[str, str]) -> Iterator[str]:
-    """Its URL. What the server says is in `directory`/connect.log."""
+    """Start a server and yield its URL. The server's output is in `directory`/connect.log."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What is sent to a counting slot, epoch by epoch, with attempts that break off, and what one process would answer."""
+"""Epochs of events for a counting slot, with attempts that break off, and the answers that one process would give."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ PARTITIONS = 2
 
 
 def an_attempt(s: MemorySlot, epoch: int, number: int, partition: int) -> Attempt:
-    """Even keys come from partition 0, odd ones from 1."""
+    """Open a lane for an attempt; even keys come from partition 0, odd ones from 1."""
     label, groups = Label(run=1, epoch=epoch, attempt=number), [g for g in GROUPS if g % PARTITIONS == partition]
     lane = s.lane(f"q.1.{epoch}.{partition}.{number}")
     return Attempt(lane, (EVENTS, COUNTS), groups=groups, session="q", partition=partition, label=label)
 
 
-# What is sent: epochs, each with its partitions' keys; and how each partition's earlier attempts break off.
+# For each epoch, the keys of each partition.
 Epochs = Sequence[Sequence[Sequence[int]]]
 
 
 def oracle(epochs: Epochs, bad: tuple[int, ...] = ()) -> list[list[tuple[int, int]]]:
     """The answers of one process that sees every epoch once: by epoch and partition, timers due by the watermark last."""
     counts, timers, answers = Counter[int](), dict[int, set[int]](), []
-    highest, watermark = -1, -1  # of events seen so far; of the epochs before
+    highest, watermark = -1, -1  # second of the newest event so far; watermark after the epochs before
     for second, epoch in enumerate(epochs):
         watermark = highest
         for keys in epoch:
@@ -49,14 +49,14 @@ def oracle(epochs: Epochs, bad: tuple[int, ...] = ()) -> list[list[tuple[int, in
 
 
 def play(s: MemorySlot, epochs: Epochs, broken_off: Sequence[int] = (), read: int = 16) -> list[Attempt]:
-    """Each partition at each epoch: attempts that break off behind so many frames, then one that ENDs."""
+    """Run each partition at each epoch: attempts that break off after so many frames, then one that ENDs."""
     done: list[Attempt] = []
     for epoch, partitions in enumerate(epochs):
         for partition, keys in enumerate(partitions):
             for number, frames in enumerate(broken_off):
                 failed = an_attempt(s, epoch, number, partition)
                 for k in [*keys, 2 + partition][:frames]:
-                    failed.send([k], epoch + 50)  # a time that must not count
+                    failed.send([k], epoch + 50)  # an event time that must not count
             attempt = an_attempt(s, epoch, 100, partition)
             attempt.send(keys[:1], epoch)
             attempt.send(keys[1:], epoch)

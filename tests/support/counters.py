@@ -41,14 +41,14 @@ class Quiet(Operator):
 
 
 def an_attempt(servers: Servers, epoch: int, attempt: int, partition: int = 0, run: int = 1, session: str = "q", **header: Any) -> Attempt:
-    """One at the slot P, which no node manager looks after."""
+    """An attempt at the slot P, which no node manager manages."""
     return attempted(Attempt, servers, epoch, attempt, partition, run, session, **header)
 
 
 def attempted(
     kind: type[A], servers: Servers, epoch: int, attempt: int, partition: int = 0, run: int = 1, session: str = "q", **header: Any
 ) -> A:
-    """The same, of a class of the caller's."""
+    """The same, of another class."""
     lane = lane_end.LaneEnd(servers.queue(), P, f"{session}.{run}.{epoch}.{partition}.{attempt}")
     lane.open(to_ipc(SENT))
     label = Label(run=run, epoch=epoch, attempt=attempt)

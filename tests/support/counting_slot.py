@@ -21,7 +21,7 @@ COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
 
 class Count(Operator):
-    """A running count per key; 13 is an event it fails on; a timer two seconds behind the event tells the count once more."""
+    """A running count per key. The event 13 fails; a timer two seconds after an event answers the count once more."""
 
     def process(self, event: Any, ctx: Any) -> Any:
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1
@@ -35,7 +35,7 @@ class Count(Operator):
 
 
 class CountFrames(Count):
-    """The same, frame by frame."""
+    """The same operator, frame by frame."""
 
     def process_keys(self, keys: Any, events: pa.RecordBatch, states: Any, ctx: Any) -> Any:
         counts, answers = states.column("n", pa.int64(), 0).to_pylist(), []

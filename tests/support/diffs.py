@@ -16,15 +16,15 @@ _KINDS = {"mirrors", "served", "servedbytes", "compared", "differ", "pins", "cha
 
 
 def traces(conn: Connection) -> set[str]:
-    """Which kinds of keys of deployment `d` are there because of a diff or a canary."""
+    """The kinds of keys of deployment `d` that are left on a server by a diff or a canary."""
     found = {bytes(key).split(b":")[3].decode("latin-1") for key in conn.call("KEYS", "udo:d:0:*")} & _KINDS
-    if {bytes(pin) for pin in conn.call("HKEYS", "udo:d:0:pins")} == {b"rollback"}:  # of an update to another form of state
+    if {bytes(pin) for pin in conn.call("HKEYS", "udo:d:0:pins")} == {b"rollback"}:  # the pin of an update to another form of state
         found.discard("pins")
     return found
 
 
 class Running:
-    """A diff in a thread of its own, as the command line would run it."""
+    """A diff in a thread of its own, as the command line runs it."""
 
     def __init__(self, daemon: Daemon, digest: str, for_s: float = 60.0, examples: int = 1000, name: str = "d") -> None:
         self._events = daemon.api.diff(name, "", digest, for_s=for_s, examples=examples)
@@ -42,23 +42,23 @@ class Running:
             self.error = e
 
     def take(self, event: pb.DiffEvent) -> None:
-        """Note one message."""
+        """Collect one message."""
         self.reports.append(json.loads(event.report_json))
         self.examples += map(json.loads, event.examples_json)
 
     def begun(self) -> Running:
-        """Once it compares."""
+        """Wait until the comparison has begun."""
         wait_until(lambda: bool(self.reports) or self.error is not None, 30, "the diff to begin")
         assert self.error is None, self.error
         return self
 
     def seen(self, frames: int) -> Running:
-        """Once it has seen so many frames."""
+        """Wait until so many frames have been seen."""
         wait_until(lambda: self.reports[-1].get("seen", 0) >= frames, 20, f"{frames} frames to be compared")
         return self
 
     def end(self) -> dict[str, Any]:
-        """Wait for the last report."""
+        """Wait for the last report, and return it."""
         self._thread.join(bound(100))
         assert not self._thread.is_alive()
         assert self.error is None, self.error

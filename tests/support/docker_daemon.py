@@ -1,4 +1,4 @@
-"""A Docker daemon for the tests and the runtime base in it; no container, network or volume may be left in it by any test.
+"""A Docker daemon for the tests, and the runtime base in it; no test may leave a container, network or volume in it.
 
 DOCKER_HOST names a daemon to use; without it one is started for the session, in directories of its own, and ended. The base
 is made from Debian packages, since a test machine cannot count on Docker Hub.
@@ -28,17 +28,17 @@ ROOT = Path(__file__).parents[2]
 DEBIAN = "udo-debian-python:bookworm"
 
 
-# What names the user of an operator's container: whether it may write there.
+# The mounted files that name the user of an operator's container; false: the container may not write there.
 USERS = {"/etc/passwd": False, "/etc/group": False}
 
 
 def seen_by(container: Any) -> dict[str, bool]:
-    """What a container sees of this machine, and whether it may write there."""
+    """The destinations of a container's mounts, and whether it may write there."""
     return {mount["Destination"]: mount["RW"] for mount in container.attrs["Mounts"]}
 
 
 def tool(name: str, package: str) -> str:
-    """Path of a program; the test is skipped, or fails where all parts are required, without it."""
+    """The path of a program; without it the test is skipped, or fails where all parts are required."""
     return shutil.which(name, path=PATH) or require(name, f"apt-get install -y --no-install-recommends {package}")
 
 
@@ -51,13 +51,13 @@ class Daemon:
     config: Path
 
     def __call__(self, *arguments: str) -> str:
-        """Standard output of a command that must succeed."""
+        """Run a command that must succeed, and return its standard output."""
         done = self._run(*arguments)
         assert done.returncode == 0, f"docker {arguments}: {done.stdout} {done.stderr}"
         return done.stdout
 
     def fails(self, *arguments: str) -> str:
-        """What it says on standard error when it must fail."""
+        """Run a command that must fail, and return its standard error."""
         done = self._run(*arguments)
         assert done.returncode != 0, done.stdout
         return done.stderr
@@ -68,11 +68,11 @@ class Daemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a program use this daemon."""
+        """The variables that make a program use this daemon."""
         return {"DOCKER_HOST": self.host, "DOCKER_CONFIG": str(self.config)}
 
     def left(self) -> list[str]:
-        """Containers of node managers, and all networks and volumes that are not Docker's own."""
+        """The containers of node managers, and all networks and volumes that are not Docker's own."""
         client = sdk.DockerClient(self.host)
         try:
             found = [
@@ -110,7 +110,7 @@ def docker_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(bound(10))
-        # Of a container on the host's network the daemon leaves the name space mounted.
+        # The daemon leaves the network namespace of a container on the host's network mounted.
         for mount in [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]:
             if Path(mount).is_relative_to(home):
                 subprocess.run(["umount", mount], timeout=bound(20), check=True)
@@ -128,11 +128,11 @@ def docker(docker_daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Da
 
 @pytest.fixture(scope="session")
 def runtime_image(docker_daemon: Daemon) -> str:
-    """The Python runtime base, made of this checkout's runtime and Debian's Python."""
+    """The Python runtime base, made from this checkout's runtime and Debian's Python."""
     saved = ROOT / "build" / "debian" / "base.tar"
     saved.parent.mkdir(parents=True, exist_ok=True)
     with saved.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another part of the suite, whose daemon is another one, may be making it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another part of the suite, with another daemon, may be making it
         if saved.exists():
             docker_daemon("load", "--input", str(saved))
         elif not docker_daemon("images", "--quiet", DEBIAN).strip():
@@ -144,7 +144,7 @@ def runtime_image(docker_daemon: Daemon) -> str:
 
 
 def script(daemon: Daemon, name: str, *arguments: str) -> str:
-    """What a script in docker/ prints at its end: the image it has made."""
+    """Run a script of docker/, and return its output: the name of the image that it made."""
     environment = {**os.environ, **daemon.environment, "PATH": PATH, "PYTHON": sys.executable}
     done = subprocess.run(
         [str(ROOT / "docker" / name), *arguments], capture_output=True, text=True, timeout=bound(280), env=environment, check=False

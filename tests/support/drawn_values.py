@@ -1,4 +1,4 @@
-"""Schemas of every type that operators take from Spark, at any depth, and rows of them with the values that go wrong: ends of ranges, hours
+"""Schemas of every type that operators take from Spark, at any depth, and rows with values that often go wrong: ends of ranges, hours
 that clocks skip or show twice, empty, null, NaN and -0.0."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from udo_protocol.formats.schema import type_text
 
 _DEPTH = 3
 _NULL = 0.15
-# 2024-03-31 and 2024-10-27: Berlin skips an hour and has one twice; 1582: calendars; 1969 and 2038: the epoch and its 32 bits.
+# 2024-03-31 and 2024-10-27: Berlin skips an hour, and repeats one; 1582: calendars; 1969 and 2038: the epoch and its 32 bits.
 _TIMES = [
     dt.datetime(1, 1, 1),
     dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),
@@ -42,7 +42,7 @@ _SIMPLE: list[Callable[[random.Random], T.DataType]] = [
 
 
 def drawn_schema(draw: random.Random) -> T.StructType:
-    """Each simple type, and as many nested ones."""
+    """A schema with each simple type, and as many nested ones."""
     types = [make(draw) for make in _SIMPLE] + [_drawn(draw, _DEPTH, nested=True) for _ in _SIMPLE]
     return T.StructType([T.StructField(f"c{n}", t) for n, t in enumerate(types)])
 
@@ -63,7 +63,7 @@ def _drawn(draw: random.Random, depth: int, *, nested: bool = False) -> T.DataTy
 
 
 def columns(schema: T.StructType) -> dict[str, str]:
-    """As a manifest names them."""
+    """The columns as a manifest names them."""
     return {f.name: type_text(arrow_type(f.dataType)) for f in schema}
 
 
@@ -73,7 +73,7 @@ def drawn_rows(draw: random.Random, schema: T.StructType, rows: int) -> list[tup
 
 
 def drawn_value(draw: random.Random, t: T.DataType, *, null: bool = True) -> Any:
-    """A value that Spark takes for that type."""
+    """A value of that type as createDataFrame accepts it."""
     if null and draw.random() < _NULL:
         return None
     if isinstance(t, T.ArrayType):
@@ -108,7 +108,7 @@ def _simple(draw: random.Random, t: T.DataType) -> Any:
     if isinstance(t, T.TimestampNTZType):
         return draw.choice(_TIMES)
     if isinstance(t, T.TimestampType):
-        return draw.choice(_TIMES[2:]).replace(tzinfo=dt.UTC)  # PySpark itself has no year 0 or 10000, which the ends are in some zones
+        return draw.choice(_TIMES[2:]).replace(tzinfo=dt.UTC)  # PySpark has no year 0 or 10000, which the ends fall into in some zones
     if isinstance(t, T.DecimalType):
         most = 10**t.precision - 1
         whole = draw.choice([0, 1, most, -most, draw.randint(-most, most)])
@@ -118,7 +118,7 @@ def _simple(draw: random.Random, t: T.DataType) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """A form in which values are equal if they are the same: floats by their bits, but NaN alike; maps whatever their order."""
+    """A form for comparison: floats are equal if their bits are, but every NaN is; maps are equal in any order."""
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
     if isinstance(value, (bytes, bytearray)):

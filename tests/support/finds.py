@@ -1,4 +1,4 @@
-"""An operator that says what it finds around it, and one that does what libraries do."""
+"""An operator that reports its environment, and one that raises what libraries raise."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(batch):
     return {"answer": [repr(ASKED[asked]()) for asked in batch.column("asked").to_pylist()]}
 """
 SCHEMAS = {"input": {"asked": "string"}, "output": {"answer": "string"}}
-# Whatever user code raises that is no Exception.
+# Exceptions of user code that are no Exception.
 RAISES = """
 import asyncio, sys
 from udo_runtime import Operator

@@ -1,7 +1,7 @@
 """Starts our own programs as processes forked from one that has imported them: most of a short process's time is its imports.
 
-They are processes like others, with arguments, environment and files of their own. What the tests start by other means (`udo up` starts
-both daemons, a node manager starts instances, snippets of the guides run the installed `udo`) imports everything itself.
+They are processes like any other, with arguments, environment and files of their own. Programs started by other means (`udo up` starts
+both daemons, a node manager starts instances, snippets of the guides run the installed `udo`) import everything themselves.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tests.conftest import bound
 ROOT = Path(__file__).parents[2]
 _SERVER = Path(__file__).with_name("forkserver.py")
 _NUMBER = struct.Struct("i")
-# An instance, by its script.
+# The program name for an instance, which is started by its script.
 INSTANCE = "udo_runtime.main"
-# What the programs import, at their start or later; not what few of them need, such as Docker's SDK and Spark.
+# The modules that the programs import, at their start or later; without those that few of them need, such as Docker's SDK and Spark.
 _CLI = "events foreground inspect_text local main recorder replay scaffold state_text usage"
 _PACKING = "bases build image isolated migration replayed tried upload"
 _CLIENT = ("httpx", "tenacity", "udo_protocol.pouring", "udo_protocol.registry.body")
@@ -84,7 +84,7 @@ class Forked:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """No harm to one that has ended, also while this is called: what it was forked from reaps it."""
+        """Send a signal; no effect if the process ends at the same time or has ended: its parent is the fork server, which reaps it."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
@@ -100,7 +100,7 @@ class Forked:
 
 @cache
 def _server(program: str) -> socket.socket:
-    """The socket of a fork server for this program. Instances can import as little as under a node manager."""
+    """The socket of a fork server for this program. A server for instances has the module path that a node manager gives them."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path, options = [word or str(Path.cwd()) for word in sys.path], ["-P"]
     if program == INSTANCE:
@@ -149,7 +149,7 @@ def start(
 def run(
     program: str, arguments: Sequence[str], *, stdin: str = "", environment: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run of `python -m PROGRAM` with captured output: returns when it has ended and nobody holds its output open."""
+    """Like subprocess.run of `python -m PROGRAM` with captured output: returns when it has ended and no process holds its output open."""
     with tempfile.TemporaryFile() as given, ThreadPoolExecutor(2) as readers:
         given.write(stdin.encode())
         given.seek(0)

@@ -1,4 +1,4 @@
-"""Forks processes that have their imports done. Run by forked.py, as a script that needs the standard library only.
+"""Forks processes whose imports are done. Run by forked.py, as a script that needs only the standard library.
 
 Arguments: the descriptor of a socket, then the modules to import. A request is one message: a JSON object with `module` or `script`,
 `arguments`, `environment`, `directory` and `session` (whether the process leads a session of its own), and four descriptors: stdin, stdout,
@@ -29,7 +29,7 @@ def _preload(modules: list[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     for name in modules:
-        if name.endswith(".__main__"):  # run once more, as the main module
+        if name.endswith(".__main__"):  # it is run later, as the main module
             del sys.modules[name]
     gc.collect()
     gc.freeze()
@@ -42,13 +42,13 @@ def _reap(running: dict[int, int]) -> None:
         if not pid:
             return
         pipe = running.pop(pid)
-        with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+        with contextlib.suppress(BrokenPipeError):  # the starting process does not wait for it
             os.write(pipe, _NUMBER.pack(status))
         os.close(pipe)
 
 
 def _serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Serve requests until there are no more, then return None. In a forked process returns its request and its descriptors."""
+    """Serve requests until there are no more, then return None. In a forked process, return its request and its descriptors."""
     running: dict[int, int] = {}  # process id -> pipe
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -81,7 +81,7 @@ def _serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Take on what else a new process gets from the one that starts it."""
+    """Take on the descriptors, session, environment, directory and arguments of the request."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)

@@ -1,4 +1,4 @@
-"""An update, and what is kept for the way back."""
+"""An update whose rollback data are kept, and the keys of those."""
 
 from __future__ import annotations
 

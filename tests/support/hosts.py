@@ -23,49 +23,49 @@ from udo_protocol.registry.api import Registry
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 90.0
-# Of the node managers for other hosts, and of the registry.
+# The port of the node managers for other hosts, and that of the registry.
 NODE_PORT, REGISTRY_PORT = 7070, 5000
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The machine itself reaches them, too."""
+    """The hosts of a platform, which the machine itself can reach, too."""
 
     top: Path
     net: Network
     registry_url: str
     client: Registry
-    tls: Tls  # the machine's own
-    start: Callable[[str], None]  # a host's node manager
+    tls: Tls  # the certificate of the machine itself
+    start: Callable[[str], None]  # starts a host's node manager
 
     def url(self, name: str) -> str:
-        """Of a host's node manager for other hosts."""
+        """The URL of a host's node manager for other hosts."""
         return f"https://{self.net.hosts[name].address}:{NODE_PORT}"
 
     def socket(self, name: str) -> Path:
-        """Of a host's node manager for itself."""
+        """The socket of a host's node manager for programs on the host."""
         return self.top / name / "node.sock"
 
     def environment(self, name: str) -> dict[str, str]:
-        """Of a program on that host: it finds its node manager, the registry and its certificates."""
+        """The environment of a program on that host: with it the program finds its node manager, the registry and its certificates."""
         env = direct({k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYSPARK_SUBMIT"))})
         own = {"UDO_NODE": str(self.socket(name)), "UDO_REGISTRY": self.registry_url, "UDO_TLS": str(self.top / "certs" / name)}
         return {**env, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": self.net.hosts[name].address, **own}
 
     def lose(self, name: str) -> None:
-        """A host loses power, and keeps its disk."""
+        """Kill everything on a host, as when it loses power; its disk stays."""
         self.net.hosts[name].kill()
         connect_node(self.socket(name)).close()
         connect_node(self.url(name), self.tls).close()
 
     def answering(self, deployment: str) -> set[str]:
-        """Nodes on which it answers."""
+        """The nodes on which a deployment answers."""
         return {n["node"] for n in self.client.deployment(deployment)["nodes"] if n["state"] == "answering"}
 
 
 @contextmanager
 def platform(top: Path, *names: str, delay_ms: float = 0.0) -> Iterator[Hosts]:
-    """Hosts of these names with a platform, so far from each other where the kernel can delay packets.
+    """Hosts of these names with a platform, with a delay between them where the kernel can delay packets.
 
     Skips, or fails where all parts are required, if this machine cannot have any.
     """

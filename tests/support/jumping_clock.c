@@ -1,5 +1,6 @@
-/* A clock that jumps: what a program asks libc for the time of day is off by the seconds in the file UDO_CLOCK. Preloaded; only programs whose
-   name has one of the words in UDO_CLOCK_OF are affected: what waits for a time of day in the kernel would wait for another one. */
+/* A clock that jumps: shifts the time of day that a program gets from libc by the seconds in the file UDO_CLOCK. Preloaded; affects only
+   programs whose command line has one of the words in UDO_CLOCK_OF: a program that waits in the kernel for a time of day would wait for
+   another one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

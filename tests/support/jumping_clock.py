@@ -1,4 +1,4 @@
-"""A machine whose clock is set while programs run, for those of its programs that count time by it: servers and the registry."""
+"""A clock that can be set while programs run, for programs that measure time by it: the servers and the registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = struct.Struct("<q")
 
 
 class JumpingClock:
-    """Programs started by `start` see a clock that is `ahead_s` ahead, as it was `set` last."""
+    """Programs started by `start` see a clock that is ahead by the seconds of the last `set`."""
 
     def __init__(self, folder: Path) -> None:
         if (compiler := shutil.which("gcc")) is None:
@@ -31,12 +31,12 @@ class JumpingClock:
         self._ahead.write_bytes(_SECONDS.pack(0))
 
     def set(self, ahead_s: int) -> None:
-        """From now on."""
+        """Let the clock be so far ahead from now on."""
         with self._ahead.open("r+b") as file:
             file.write(_SECONDS.pack(ahead_s))
 
     def start(self, module: str, words: Sequence[str], *, output: tuple[int, int], **_: Any) -> subprocess.Popen[bytes]:
-        """As `forked.start`, but a program with an environment of its own, in which the clock's library is loaded first."""
+        """Like `forked.start`, but in a new process whose environment preloads the clock's library."""
         clock = {"LD_PRELOAD": str(self._library), "UDO_CLOCK": str(self._ahead), "UDO_CLOCK_OF": "valkey-server,redis-server,-m registry"}
         command = [sys.executable, "-m", module, *words]
         return subprocess.Popen(command, env={**os.environ, **clock}, stdout=output[0], stderr=output[1])
@@ -44,7 +44,7 @@ class JumpingClock:
 
 @contextmanager
 def jumping_clock(folder: Path, *modules: Any) -> Iterator[JumpingClock]:
-    """While it lasts, what these modules start with `forked` sees the clock."""
+    """Within the block, programs that these modules start with `forked` see the clock."""
     clock = JumpingClock(folder)
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:

@@ -1,4 +1,4 @@
-"""A keyed operator on a node, and state that is imported there."""
+"""A keyed operator on a node, and imports of state."""
 
 from __future__ import annotations
 

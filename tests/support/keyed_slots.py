@@ -1,4 +1,4 @@
-"""Keyed deployments with several slots, what is sent to them, and what they should answer."""
+"""Keyed deployments with several slots, their events, and the expected answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster
 from tests.support.split_attempt import Job
 from udo_protocol.errors import UdoError
 
-# Counts the events of each key, says its version, too, and nothing to the first event of a negative key.
+# Answers the count of the event's key plus 1000 times the version; the first event of a negative key gets no answer.
 COUNT = """
 from udo_runtime import Operator
 class run(Operator):
@@ -21,7 +21,7 @@ class run(Operator):
         if event["a"] >= 0 or n > 1:
             yield {{"b": n + 1000 * {version}}}
 """
-# Answers a key's timer with the key, a second behind its event.
+# Answers with the key when its timer fires, a second after the event.
 TIMED = """
 import datetime as dt
 from udo_runtime import Operator
@@ -35,7 +35,7 @@ class run(Operator):
 
 
 def deploy(c: Cluster, slots: int = 3, source: str = COUNT.format(version=1), **manifest: object) -> Job:
-    """The keyed operator as d; a query of it."""
+    """Deploy the keyed operator as d, and return a query of it."""
     c.push("1", source, key=["a"], **manifest)
     c.client.deploy("d", "t", "1", slots=slots)
     wait_until(lambda: c.state()[0] == "answering", 60, "the deployment to answer")
@@ -49,7 +49,7 @@ class Oracle:
         self.counts: Counter[int] = Counter()
 
     def epoch(self, batches: list[list[int]]) -> list[int]:
-        """The answers, without the version."""
+        """The answers to an epoch, without the version."""
         found = []
         for a in (a for batch in batches for a in batch):
             self.counts[a] += 1
@@ -67,17 +67,17 @@ def counted(answers: list[int]) -> list[int]:
 
 
 def between(batches: list[list[int]], act: Callable[[], object], behind: int) -> Iterator[list[int]]:
-    """The batches of an attempt; so many of them are sent when `act` is called."""
+    """The batches of an attempt; `act` is called after so many of them."""
     for at, batch in enumerate(batches):
         if at == behind:
             act()
         yield batch
-    if behind == len(batches):  # the ENDs are not sent yet
+    if behind == len(batches):  # the ENDs come later
         act()
 
 
 def again_and_again(attempt: Callable[[], list[int]]) -> list[int]:
-    """As Spark does."""
+    """Repeat the attempt until it succeeds, as Spark does, and return its answers."""
     found: list[list[int]] = []
 
     def tried() -> bool:

@@ -43,7 +43,7 @@ def key_of(i: int) -> str:
 
 
 class Stream:
-    """Files that appear one by one, each a micro-batch, through the keyed operator into a dict of rows by epoch."""
+    """A query of the keyed operator over files that appear one by one, each a micro-batch; its answers are in `rows`, by epoch."""
 
     def __init__(self, spark: SparkSession, directory: Path, operator: str, **options: Any) -> None:
         self._spark, self.directory, self._operator, self._options = spark, directory, operator, options
@@ -67,7 +67,7 @@ class Stream:
         return self._spark.readStream.schema("id long, k string").option("maxFilesPerTrigger", 1).parquet(str(self.input))
 
     def run(self, after: Callable[[DataFrame], DataFrame] = lambda df: df, each: Callable[[DataFrame, int], Any] | None = None) -> None:
-        """Process all files there are with a query that starts, or starts again, from the checkpoint."""
+        """Process all present files with a query that starts, or restarts, from the checkpoint."""
         query = self.start(after, each)
         try:
             query.processAllAvailable()
@@ -84,7 +84,7 @@ class Stream:
         self.rows[epoch] = [tuple(r) for r in df.collect()]  # type: ignore[misc]
 
     def check(self, files: int | None = None) -> None:
-        """The answers equal those of one process that counts the files in order."""
+        """Check that the answers equal those of one process that counts the files in order."""
         counts: Counter[str] = Counter()
         for epoch in range(self.files if files is None else files):
             expected = []
@@ -96,7 +96,9 @@ class Stream:
 
 
 def refuses_asynchronous_progress(stream: Stream, platform: Platform, *, inside: bool) -> None:
-    """A keyed call on it, or inside of its foreachBatch, fails in such a query before any event, and not in another one."""
+    """Check that a keyed call fails before any event in a query with asynchronous progress, and not in another one.
+
+    The call is on the stream, or `inside` its foreachBatch."""
     call = udo(stream._operator, key="k")
     stream.add()
 

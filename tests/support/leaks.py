@@ -1,8 +1,8 @@
-"""What a test file leaves to be collected is charged to that file, never to the test that runs when the collector comes by.
+"""Objects and threads that a test file leaves behind are charged to that file, never to the test running when they are collected.
 
 The failure of a finaliser (an unclosed socket's ResourceWarning, which `filterwarnings` makes an error) and that of a thread have no
-caller. pytest's own plugins charge them to whatever test is running. Here they are kept until the last test of the file is over, what
-nobody can reach any more is collected, and all of it is one error under the file's own name.
+caller. pytest's own plugins charge them to the test that is running. Here they are kept until the last test of the file is over,
+unreachable objects are collected, and all failures together are one error under the file's own name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Generator
 
 import pytest
 
-# A finaliser can leave further objects to the collector.
+# A finaliser can leave further objects to collect.
 _ROUNDS = 3
 _kept: list[Warning] = []
 _running = ""
 
 
 def _keep(kind: type[Warning], what: str, error: BaseException | None) -> None:
-    """Only the text: the exception would keep its frames, and what they hold, alive."""
+    """Keep only the text: the exception would keep its frames, and all they refer to, alive."""
     _kept.append(kind(f"{what} (seen while this ran: {_running})\n{''.join(traceback.format_exception(error)) if error else ''}"))
 
 
@@ -37,7 +37,7 @@ def _thread_failed(args: threading.ExceptHookArgs) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In place of pytest's own plugins, which `addopts` turns off."""
+    """Install the hooks in place of pytest's own plugins, which `addopts` turns off."""
     former = sys.unraisablehook, threading.excepthook
     sys.unraisablehook, threading.excepthook = _finaliser_failed, _thread_failed
 
@@ -48,14 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test no test can leave behind: the collector need not look at it after each file."""
+    """Freeze the objects that exist before the first test: no test left them, so the collector need not examine them after each file."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Charge the file when its last test and all fixtures that end with it are over, under the warning filters of that test."""
+    """Charge the file once its last test is over, with all fixtures that end with it, under the warning filters of that test."""
     global _running
     _running = item.nodeid
     result = yield
@@ -69,7 +69,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _collected() -> list[str]:
-    """What was kept and what is found now, less what the filters let pass."""
+    """The failures kept so far and those found now, without those that the warning filters ignore."""
     for _ in range(_ROUNDS):
         gc.collect()
     found = []

@@ -1,4 +1,4 @@
-"""Operators that die of events, and the dead letters of a slot."""
+"""Operators that die at chosen moments, and the dead letters of a slot."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def counter(
 
 
 def mark(servers: Servers) -> None:
-    """As `udo dead replay --all` does."""
+    """Mark all letters for replay, as `udo dead replay --all` does."""
     for name in letters(servers):
         servers.state().call("HSETNX", f"{P}{REPLAY}", name, "")
 

@@ -1,4 +1,4 @@
-"""Two versions with dead letters, and a way back from the newer one."""
+"""Two versions with dead letters, between which a slot is updated and rolled back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.counters import COUNTS, EVENTS, Start
 from tests.support.letters import events
 from udo_protocol.state.dead_letters import DEAD
 
-# Version 1 cannot bear "one", version 2 not "two".
+# Version 1 fails on "one", version 2 on "two".
 FORMER = """
 from udo_runtime import Operator
 class Count(Operator):

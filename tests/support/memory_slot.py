@@ -50,12 +50,12 @@ from udo_protocol.state.pieces import StoredGroup
 
 
 class Died(BaseException):
-    """The engine's process is gone."""
+    """The engine's process has died."""
 
 
 @dataclass
 class Durable:
-    """What the state server holds."""
+    """The contents of the state server."""
 
     groups: dict[tuple[str, int], tuple[bytes, bytes | None, list[bytes]]] = field(default_factory=dict)  # meta, base, deltas
     records: dict[str, Any] = field(default_factory=dict)
@@ -63,11 +63,11 @@ class Durable:
     marks: dict[str, str] = field(default_factory=dict)
     seq: int = 0
     riding: Sequence[tuple[str, bytes]] = ()
-    handed_over: dict[int, Durable] = field(default_factory=dict)  # by version of the map: what left the state
+    handed_over: dict[int, Durable] = field(default_factory=dict)  # by version of the map: state that has left the slot
     to_adopt: dict[int, Durable] = field(default_factory=dict)
 
     def store(self, e: WriteCheckpoint) -> None:
-        if isinstance(e.moving, TakeIn):  # changes are to what was delivered
+        if isinstance(e.moving, TakeIn):  # the changes are to the delivered state
             self._take_in(self.to_adopt.pop(e.moving.version, Durable()))
         for name, numbers in e.content.dropped.items():
             self.records.pop(name, None)
@@ -120,7 +120,7 @@ class Durable:
 
 @dataclass
 class MemoryLane:
-    """What a LaneEnd is to an attempt; frames are answered while the slot serves."""
+    """Stands for a LaneEnd to an attempt; frames are answered while the slot serves."""
 
     slot: MemorySlot
     lane: str
@@ -132,16 +132,16 @@ class MemoryLane:
         return PushReply(Push.ACCEPTED)
 
     def collect(self, wait_ms: int) -> list[Frame]:
-        """What has been answered since the last time."""
+        """The answers since the last call."""
         new = self.slot.answers[self.lane][self.collected :]
         self.collected += len(new)
         return new
 
 
 class MemorySlot:
-    """`operator` keyed by `columns`; `dies_at(n)` says whether the process dies at its n-th effect, counted over all processes.
+    """A slot of `operator`, keyed; `dies_at(n)` says whether the process dies at moment n, counted over all processes.
 
-    It dies before or behind what the effect does: an even number before, an odd one behind.
+    Each effect has two moments: an even number just before it, an odd one just after it.
     """
 
     def __init__(
@@ -157,11 +157,11 @@ class MemorySlot:
     ) -> None:
         self.durable, self.answers = Durable(), defaultdict[str, list[Frame]](list)
         self.moments = self.deaths = 0
-        self.closed: set[str] = set()  # lanes of which nobody collects answers any more
+        self.closed: set[str] = set()  # lanes whose answers are not collected any more
         self._log: list[bytes] = []
         self._base, self._emitted = 1, 0
         self._told = b"", 0  # the node manager's last frame, and its number
-        self.operator, self.types = operator, types  # of the next process
+        self.operator, self.types = operator, types  # those of the next process
         self._keyed, self._schemas, self._sent = keyed, schemas, sent
         self._policy, self._dies_at = policy or Policy(), dies_at
         self._engine: Engine | None = None
@@ -172,7 +172,7 @@ class MemorySlot:
         self._log.append(b"".join(map(bytes, frame)))
 
     def tell(self, header: Header, damaged: bytes | None = None) -> None:
-        """Append a frame of the node manager; `damaged`: what is found there instead."""
+        """Append a frame of the node manager; `damaged`: other bytes that are in the log in its place."""
         told = b"".join(map(bytes, encode(header)))
         self.push([told if damaged is None else damaged])
         self._told = told, self._base + len(self._log) - 1
@@ -182,7 +182,7 @@ class MemorySlot:
         return MemoryLane(self, name)
 
     def serve(self, read: int = 16) -> None:
-        """Answer all that was pushed, `read` frames at a time, by as many processes as it takes."""
+        """Answer all frames in the log, `read` at a time, by as many processes as it takes."""
         while self._emitted < self._base + len(self._log) - 1 or self._engine is None:
             try:
                 self._step(read)
@@ -191,13 +191,13 @@ class MemorySlot:
                 self.deaths += 1
 
     def die(self) -> None:
-        """Between two frames."""
+        """Let the process die between two frames."""
         self._engine = None
 
     def move(self, other: MemorySlot, version: int, groups: Sequence[int], *, told: int = 2) -> None:
-        """Let these groups be the other slot's, by that version of the map: the frames that tell both, and the way between them.
+        """Move these groups to the other slot, by that version of the map: the control frames of both, and the transfer between.
 
-        `told`: how often the other slot is; once: what it adopts becomes part of its state with its next checkpoint only.
+        `told`: how often ADOPT is sent; after one the adopted state becomes part of the slot's state only with the next checkpoint.
         """
         self.tell(Header(lane="move", number=version, kind=PREPARE))
         self.serve()

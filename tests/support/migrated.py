@@ -1,4 +1,4 @@
-"""An operator of the next state version."""
+"""A keyed operator of the next state version, with its migration."""
 
 from __future__ import annotations
 

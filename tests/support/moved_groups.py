@@ -1,4 +1,4 @@
-"""Key groups as they lie on a state server, written as a slot's owner does it, and read again."""
+"""Key groups on a state server, written as a slot's owner writes them, and read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GroupsOwner:
         self._state, self._at = state, at
 
     def write(self, session: str, n: int, piece: str, *changes: bytes) -> None:
-        """A group, or a partition's event times (below 0): a base and changes to it."""
+        """Write a key group, or a partition's event times (a number below 0): a base and changes to it."""
         self._state.call("HSET", f"{self._at}sessions", session, json.dumps({"last_ended": 3, "of": self._at}))
         place = PiecePlace(piece, len(changes), len(piece), sum(map(len, changes)))
         self._state.transaction(pieces.writing(self._at, session, n, b"meta", place, piece.encode(), []))
@@ -27,6 +27,6 @@ class GroupsOwner:
 
 
 def groups(state: Connection, at: str, session: str, savepoint: str = "") -> dict[int, tuple[bytes | None, list[bytes]]]:
-    """Those of a session, of the state or of a savepoint: base and changes."""
+    """The groups of a session, in the state or in a savepoint: base and changes."""
     found: dict[int, StoredGroup] = dict(pieces.read(state, at, session, savepoint))
     return {n: (g.base and bytes(g.base), list(map(bytes, g.deltas))) for n, g in found.items()}

@@ -1,6 +1,6 @@
-"""Hosts on one machine: network namespaces with a bridge between them, removed again with all that runs in them.
+"""Hosts on one machine: network namespaces with a bridge between them, removed at the end with all their processes.
 
-They share the machine's files, so a Unix socket is reached from everywhere: who uses which is up to the test. Needs root and `ip`.
+They share the machine's files, so every host reaches every Unix socket: the test has to use the right one. Needs root and `ip`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# `ip` answers at once; on a machine that is very busy, soon.
+# `ip` returns at once; on a very busy machine it takes longer.
 _IP_TIMEOUT_S = 30.0
 
 
 class Missing(Exception):
-    """This machine cannot have network namespaces; says why."""
+    """This machine cannot have network namespaces, with the reason."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A network namespace with an address that the other hosts and the machine itself reach."""
+    """A network namespace with an address that the other hosts and the machine itself can reach."""
 
     name: str
     namespace: str
@@ -39,17 +39,17 @@ class Host:
         return subprocess.Popen(words, env=direct(os.environ if env is None else env), **options)
 
     def run(self, command: Sequence[str | Path], timeout_s: float = 60.0) -> str:
-        """What a program on this host prints; CalledProcessError if it fails."""
+        """Run a program on this host, and return its output; CalledProcessError if it fails."""
         words = ["ip", "netns", "exec", self.namespace, *map(str, command)]
         return subprocess.run(words, env=direct(os.environ), capture_output=True, text=True, timeout=timeout_s, check=True).stdout
 
     def delay(self, milliseconds: float) -> None:
-        """What this host sends arrives so much later. CalledProcessError where the kernel has no netem."""
+        """Delay all packets that this host sends. CalledProcessError where the kernel has no netem."""
         command = ["tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", f"{milliseconds:g}ms"]
         subprocess.run(command, capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=True)
 
     def kill(self) -> None:
-        """The host loses power: kill -9 of all that runs on it."""
+        """kill -9 all processes of this host, as when it loses power."""
         for pid in _ip("netns", "pids", self.namespace).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -57,14 +57,14 @@ class Host:
 
 @dataclass(frozen=True)
 class Network:
-    """The hosts by name; `address` is the machine's own among them."""
+    """The hosts by name; `address` is the machine's own address in the network."""
 
     address: str
     hosts: Mapping[str, Host]
 
 
 def direct(env: Mapping[str, str]) -> dict[str, str]:
-    """This environment without proxies, which do not know these hosts."""
+    """This environment without proxies, which cannot reach these hosts."""
     return {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
 
 

@@ -12,7 +12,7 @@ from udo_cli.main import cli
 
 
 def udo(c: Nodes, *words: object, code: int = 0) -> Any:
-    """A command that asks node a; its JSON, or what it printed if it ends with another code."""
+    """Run a command that asks node a; return its JSON, or its output if the expected exit code is not 0."""
     env = {"REGISTRY": c.registry.url, "TOKEN_FILE": str(c.registry.data / "token"), "NODE": c.address("a"), "TLS": str(c.tls.ca.parent)}
     json_too = [] if code else ["--json"]
     done = CliRunner().invoke(cli, [*map(str, words), *json_too], env={f"UDO_{name}": value for name, value in env.items()})

@@ -1,4 +1,4 @@
-"""A keyed query on a deployment over nodes, whose tasks ask any of them, and what one process would answer."""
+"""A keyed query on a deployment over nodes, whose tasks ask any of the nodes, and the answers that one process would give."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class run(Operator):
         yield {{"b": n + 1000 * {version}}}
 """
 KEYED = {"key": ["a"]}
-# As long as Spark's tasks wait for a node, and are tried again.
+# The time for which Spark's tasks wait for a node and are retried.
 _TRIED_S = 90
 PARTITIONS = 2
 
 
 class Query:
-    """A query of its own on the deployment `count`, whose tasks run on any of the nodes."""
+    """A query on the deployment `count`, whose tasks run on any of the nodes."""
 
     def __init__(self, cluster: Nodes, session: str) -> None:
         self._cluster, self.counts, self._epoch = cluster, Counter[int](), -1
@@ -36,20 +36,20 @@ class Query:
         self.job = self._jobs[0]
 
     def epoch(self, node: str, *, version: int = 0, wait_s: float = 0.0) -> None:
-        """The next epoch by a task that asks this node; its answers are right."""
+        """Run the next epoch by a task that asks this node, and check its answers."""
         batches, expected = self.drawn()
         self.version = version or self.version
         self._ask(self.job, node, wait_s)
         assert self.job.epoch(self._epoch, batches) == [self.version * 1000 + n for n in expected]
 
     def asked(self, batches: Iterable[list[int]], expected: list[int]) -> None:
-        """The epoch that was `drawn`, by a task that asks the node of the epoch before, once."""
+        """Run the epoch that was `drawn`, once, by a task that asks the same node as the task before; check its answers."""
         assert self.job.epoch(self._epoch, batches) == [self.version * 1000 + n for n in expected]
 
     def tried(self, nodes: str, strike: Callable[[], None]) -> None:
-        """The next epoch in partitions of which each one asks its node, tried again until it succeeds, as Spark does it.
+        """Run the next epoch in partitions that ask one node each; each is repeated until it succeeds, as Spark does. Check the answers.
 
-        The strike comes between two batches of the first partition, whatever the other one does then.
+        The strike comes between two batches of the first partition, at any moment of the other one.
         """
         batches, expected = self.drawn()
         places = [a for batch in batches for a in batch]
@@ -82,16 +82,16 @@ class Query:
 
     @property
     def keys(self) -> set[int]:
-        """Those that there have been events of."""
+        """The keys of all events so far."""
         return set(self.counts)
 
     def restart(self) -> None:
-        """The query is started again."""
+        """Restart the query."""
         for job in self._jobs:
             job.restart()
 
     def dies(self, node: str, ended: list[int], strike: Callable[[], None]) -> None:
-        """The next epoch: an attempt dies once these slots have ENDed it, then this happens, then the task is tried again."""
+        """Run the next epoch: an attempt dies once these slots have answered its END, then `strike` is called, then the task runs again."""
         batches, expected = self.drawn()
         self._ask(self.job, node, wait_s=60)
         self.job.dies(self._epoch, batches, ended)
@@ -102,7 +102,7 @@ class Query:
         job.node, job.wait_s = self._cluster.address(node), wait_s
 
     def drawn(self) -> tuple[list[list[int]], list[int]]:
-        """Events of the next epoch, and the counts that answer them."""
+        """Draw the events of the next epoch, and the counts that answer them."""
         self._epoch += 1
         batches = [[self.orders.randrange(300) for _ in range(100)] for _ in range(3)]
         expected = []

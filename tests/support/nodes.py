@@ -1,4 +1,4 @@
-"""Several nodes of one registry on this host, which reach each other by TLS as on hosts of their own."""
+"""Several nodes of one registry on this host, connected by TLS as if each were on a host of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMAS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 
 
 class Nodes:
-    """A registry and nodes by name; those that are not `listening` have no slots of deployments over nodes."""
+    """A registry, and nodes by name; only those in `listening` can have slots of deployments over nodes."""
 
     def __init__(self, top: Path, *names: str, listening: Collection[str]) -> None:
         self.top, self._listening = top, listening
@@ -39,17 +39,17 @@ class Nodes:
         wait_until(lambda: {n["node"] for n in self.client.nodes() if n["live"]} == set(names), 60, "all nodes to report")
 
     def start_registry(self) -> None:
-        """Start it, or start it again."""
+        """Start or restart the registry."""
         self.registry: Running = start(self.top / "registry", "--listen", "127.0.0.1:0", tls=self.tls)
 
     def start(self, name: str, *, wait: bool = True) -> None:
-        """Start a node manager, or start it again."""
+        """Start or restart a node manager."""
         own = ["--node", name, "--registry", self._url, "--token-file", str(self.registry.data / "token")]
         own += ["--tls", str(self.tls.ca.parent), *(["--listen", "127.0.0.1:0"] if name in self._listening else [])]
         self.daemons[name].start(*own, wait=wait)
 
     def lose(self, name: str, *, disk: bool = False) -> None:
-        """kill -9 of all of a node; its files stay, or not."""
+        """kill -9 all processes of a node; its files stay unless `disk`."""
         daemon = self.daemons[name]
         found = daemon.processes()
         for p in found:
@@ -57,7 +57,7 @@ class Nodes:
                 p.kill()
         daemon.kill()
         psutil.wait_procs(found, 10)
-        for p in daemon.processes():  # those that were being started
+        for p in daemon.processes():  # processes that were starting meanwhile
             with contextlib.suppress(psutil.NoSuchProcess):
                 p.kill()
                 p.wait(bound(10))
@@ -65,27 +65,27 @@ class Nodes:
             shutil.rmtree(daemon.home)
 
     def offers(self, node: str, deployment: str) -> bool:
-        """Whether a task that asks this node is told all slots of a keyed deployment."""
+        """Whether this node answers a task with slots of a keyed deployment."""
         with contextlib.suppress(UdoError):
             return bool(self.daemons[node].api.open_lane(deployment, "looks", session="looks").slots)
         return False
 
     def address(self, name: str) -> str:
-        """Of a node manager: for its own host, or as `https://NAME` for others."""
+        """The address of a node manager: NAME, the one for its own host; `https://NAME`, the one for other hosts."""
         home = self.daemons[name.removeprefix("https://")].home
         return f"https://127.0.0.1:{(home / 'port').read_text().strip()}" if "://" in name else str(home / "node.sock")
 
     def lane(self, node: str, deployment: str) -> Lane:
-        """A lane, opened at a node; closed at the end."""
+        """Open a lane at a node; it is closed at the end."""
         self.lanes.append(Lane(self.daemons[node].api, deployment, f"lane{len(self.lanes)}", tls=self.tls))
         return self.lanes[-1]
 
     def push(self, name: str, version: str, source: str, **manifest: Any) -> None:
-        """A version of an operator."""
+        """Push a version of an operator."""
         image(name, version, source, **{**SCHEMAS, **manifest}).push(self.client, self.top)
 
     def deploy(self, name: str, source: str, *, slots: int, replicas: int = 0, **manifest: Any) -> None:
-        """Push version 1 of an operator and deploy it over the nodes under its own name; returns when all answer."""
+        """Push version 1 of an operator and deploy it over the nodes under its own name; return when all answer."""
         self.push(name, "1", source, **manifest)
         self.client.deploy(name, name, "1", slots=slots, over_nodes=True, replicas=replicas)
 
@@ -95,17 +95,17 @@ class Nodes:
         wait_until(lambda: answering() == set(self.daemons), 60, "all nodes to answer")
 
     def groups(self, node: str, deployment: str) -> list[str]:
-        """The key groups of each slot of a deployment that a node has."""
+        """The key groups of each of the deployment's slots on a node."""
         return [s.groups for s in self.daemons[node].api.status().slots if s.deployment == deployment]
 
     def events(self, node: str, deployment: str) -> int:
-        """How many a node's slots have taken."""
+        """The number of events that a node's slots have received."""
         return sum(s.events_in for s in self.daemons[node].api.stats(deployment).slots)
 
 
 @contextmanager
 def nodes(top: Path, *names: str, listening: Collection[str]) -> Iterator[Nodes]:
-    """Nodes of these names; nothing of them may be left at the end."""
+    """Nodes of these names; no process of them may be left at the end."""
     require_relay()
     made = Nodes(top, *names, listening=listening)
     left = []

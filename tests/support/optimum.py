@@ -1,4 +1,4 @@
-"""How far an allocation is from the optimum."""
+"""The distance of an allocation from the optimum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.elasticity.literal import optimal_score
 
 
 def gaps_to_optimum(seed: int, fairness: float) -> tuple[float, float]:
-    """Of the greedy placement and the refined one: the share they miss of what the optimum gains over random placement."""
+    """For greedy and refined placement: how much of the optimum's gain over random placement each one misses, as a share."""
     rng = np.random.default_rng(seed)
     samples = rng.random((40, 4)) @ rng.normal(size=(4, 60)) / 4 + 2 + 0.2 * rng.random((40, 60))
     owner, load = np.arange(40) % 8, samples.mean(axis=1)

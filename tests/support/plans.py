@@ -1,4 +1,4 @@
-"""Ordinary plans around a keyed call, and what a plain process that counts in order says of their answers."""
+"""Ordinary plans around a keyed call, and the answers that a plain process gives that counts in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Row = tuple[int, str, int]
-# Rows of the static table that is put beside a stream have this key, which no event has.
+# The key of the rows of a static table beside a stream; no event has it.
 OTHER = "other"
 
 
@@ -39,7 +39,7 @@ def keys(df: DataFrame) -> DataFrame:
     return df.sparkSession.createDataFrame([(key_of(i),) for i in range(17)], "k string").distinct()
 
 
-# Behind the call, on its answers (id, k, n): all of them come out, once each.
+# Applied after the call, to its answers (id, k, n): each answer comes out once.
 BEHIND: dict[str, Shape] = {
     **plans.BEHIND,
     "repartition": lambda df: df.repartition(3),
@@ -49,7 +49,7 @@ BEHIND: dict[str, Shape] = {
     "drop duplicates": lambda df: df.dropDuplicates(["id"]),
     "watermark": lambda df: df.withColumn("t", F.timestamp_seconds("id")).withWatermark("t", "1 day").drop("t"),
 }
-# Before the call, on the events (id, k).
+# Applied before the call, to the events (id, k).
 BEFORE: dict[str, Shape] = {
     **plans.BEFORE,
     "repartition": lambda df: df.repartition(3),
@@ -71,7 +71,7 @@ def _is_empty_first(df: DataFrame) -> list[Any]:
 def _cached(df: DataFrame) -> list[Any]:
     df.persist()
     try:
-        with ThreadPoolExecutor(2) as pool:  # two branches at once of what is kept
+        with ThreadPoolExecutor(2) as pool:  # two branches of the cached frame at once
             first, second = pool.map(lambda _: df.collect(), range(2))
         assert sorted(first) == sorted(second)
         return first
@@ -86,7 +86,7 @@ def _in_turns(df: DataFrame) -> list[Any]:
 
 
 IN_THREADS = ("in a thread", "cached, by two threads")
-# In foreachBatch, on a DataFrame of answers.
+# Applied in foreachBatch, to a DataFrame of answers.
 INSIDE: dict[str, Evaluate] = {
     **plans.EVALUATED,
     "isEmpty first": _is_empty_first,
@@ -103,25 +103,25 @@ INSIDE: dict[str, Evaluate] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A keyed query: `called`: the operator is called on the `stream`, or `inside` of foreachBatch; epochs are numbers of events."""
+    """A keyed query. `called`: on the `stream`, or `inside` foreachBatch; `epochs`: the number of events in each."""
 
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     inside: str = "collected"
     called: str = "stream"
-    partitions: tuple[int, int] = (2, 2)  # of the first run and of the one after a restart
+    partitions: tuple[int, int] = (2, 2)  # the first run's, and the one's after a restart
     adaptive: bool = True
-    epochs: tuple[tuple[int, ...], ...] = ((40, 40), (40,))  # of each run
-    rows_per_batch: int = 10_000  # at most, of those that Spark hands to its workers
+    epochs: tuple[tuple[int, ...], ...] = ((40, 40), (40,))  # for each run, those of its epochs
+    rows_per_batch: int = 10_000  # the most rows that Spark hands to its workers at once
     path: str = settings.PYTHON
 
     @classmethod
     def drawn(cls, seed: int) -> Plan:
-        """Some plan, the same for a seed."""
+        """Draw a plan, the same for the same seed."""
         rng = random.Random(seed)
 
         def some(of: dict[str, Shape]) -> tuple[str, ...]:
-            stateful = {"drop duplicates"}  # Spark takes one of them
+            stateful = {"drop duplicates"}  # at most one in a query: a limit of Spark
             return tuple(name for name in rng.sample([n for n in of if n not in stateful or rng.random() < 0.3], rng.randrange(3)))
 
         before, behind = some(BEFORE), some(BEHIND)
@@ -153,7 +153,7 @@ class Planned:
     sent: list[list[Row]] = field(default_factory=list)
 
     def run(self) -> None:
-        """All of its epochs, with a restart between the runs."""
+        """Run all of its epochs, with a restart between the runs."""
         (self.directory / "in").mkdir(parents=True)
         for sizes, partitions in zip(self.plan.epochs, self.plan.partitions, strict=True):
             for size in sizes:
@@ -171,7 +171,7 @@ class Planned:
                     query.stop()
 
     def check(self) -> None:
-        """In each epoch each key has the numbers that follow those of the epochs before."""
+        """Check that in each epoch each key has the counts that follow those of the epochs before."""
         counted: Counter[str] = Counter()
         for epoch, sent in enumerate(self.sent):
             answers = self.rows.get(epoch, [])
@@ -209,7 +209,7 @@ class Planned:
 
 
 def shaped(df: DataFrame, shapes: dict[str, Shape], names: Sequence[str]) -> DataFrame:
-    """`df` through these shapes, one after the other."""
+    """Apply these shapes to `df`, in order."""
     for name in names:
         df = shapes[name](df)
     return df
@@ -217,7 +217,7 @@ def shaped(df: DataFrame, shapes: dict[str, Shape], names: Sequence[str]) -> Dat
 
 @contextmanager
 def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """While it lasts the session has these settings."""
+    """Let the session have these settings within the block."""
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

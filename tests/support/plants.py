@@ -1,4 +1,4 @@
-"""A simulated deployment for the controllers of a node: slots with queues under a load, looked at once a second on a simulated clock."""
+"""A simulated deployment for a node's controllers: slots with queues under a load, sampled once a second on a simulated clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from node_manager.control.looks import SlotLook, rates
 from node_manager.control.samples import sample
 from udo_protocol.errors import OperatorError
 
-# A slot that works all the time answers so many events a second, one in each frame.
+# The answers per second of a slot that is always busy, with one event in each frame.
 CAPACITY = 100
 WINDOW_S = 10.0
 
@@ -33,7 +33,7 @@ class _SimulatedSlot:
 
 
 class SimulatedPlant:
-    """Deployment `d`: `load(second)` events/s, spread evenly over its slots; `lanes` in each."""
+    """Deployment `d`: `load(second)` events/s, spread evenly over its slots; `lanes` in each slot."""
 
     node, cores = "n", 6
 
@@ -41,12 +41,12 @@ class SimulatedPlant:
         self._load, self._lanes, self.now_s = load, lanes, 0.0
         self.controlled = Controlled("d", wish)
         self.slots = [_SimulatedSlot()]
-        self.steps: list[tuple[float, int]] = []  # when, to how many slots
+        self.steps: list[tuple[float, int]] = []  # (when, number of slots afterwards)
         self.failing = ""
-        self.held: list[Callable[[], None]] | None = None  # work that is not done yet
+        self.held: list[Callable[[], None]] | None = None  # work that is not done yet; None: work is done at once
 
     def second(self) -> None:
-        """Let a second pass."""
+        """Advance the clock by a second."""
         self.now_s += 1
         for one in self.slots:
             one.second(self.now_s, self._load(self.now_s) / len(self.slots), self._lanes)
@@ -84,5 +84,5 @@ class SimulatedPlant:
 
 
 def automatic(policy: str, **settings: float) -> Elasticity:
-    """What a deployment asks for in mode auto: one to six slots."""
+    """The elasticity of a deployment in mode auto: one to six slots."""
     return Elasticity(AUTO, policy, 1, 6, settings=settings)

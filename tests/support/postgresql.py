@@ -30,10 +30,10 @@ def _programs() -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Callable[[str], str]]:
-    """postgresql(name) makes one more database, of a name that begins so, and answers its URL."""
+    """postgresql(name) makes another database, whose name begins so, and returns its URL."""
     programs, home = _programs(), Path(tempfile.mkdtemp(prefix="udo-pg-"))
     user: dict[str, Any] = {}
-    if os.getuid() == 0:  # it refuses to run as root
+    if os.getuid() == 0:  # PostgreSQL refuses to run as root
         os.chown(home, _NOBODY, _NOBODY)
         user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
     made = [programs / "initdb", "--pgdata", home / "data", "--username=postgres", "--auth=trust", "--no-locale", "--encoding=UTF8"]
@@ -49,7 +49,7 @@ def postgresql() -> Iterator[Callable[[str], str]]:
     numbers = itertools.count()
 
     def database(name: str) -> str:
-        name = f"{name}_{next(numbers)}"  # a fixture may be set up again, whenever its tests run in another order
+        name = f"{name}_{next(numbers)}"  # a fixture may be set up again if its tests run in another order
         assert ask(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg://postgres@/{name}?host={home}"
 
@@ -58,6 +58,6 @@ def postgresql() -> Iterator[Callable[[str], str]]:
         assert server.poll() is None, (home / "log").read_text()
         yield database
     finally:
-        server.terminate()  # waits for clients to leave
+        server.terminate()  # waits until clients have left
         server.wait(bound(20))
         shutil.rmtree(home, ignore_errors=True)

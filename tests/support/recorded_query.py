@@ -1,4 +1,4 @@
-"""A keyed query that is recorded, and what a slot counts meanwhile."""
+"""A keyed query that is recorded, and the slot's counters meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import ANSWER
 
 P = "udo:d:0:"
-# Counts per key, and says so again a minute later.
+# Counts per key, and answers the negative count a minute after a key's first event.
 COUNT = """
 import datetime as dt
 from udo_runtime import Operator
@@ -42,7 +42,7 @@ T0 = dt.datetime(2030, 1, 1)
 
 
 def queue(daemon: Daemon) -> contextlib.closing[Connection]:
-    """The queue server, as the node manager sees it."""
+    """A connection to the queue server with the node manager's rights."""
     return contextlib.closing(access.connect(daemon.home, "queue"))
 
 
@@ -53,7 +53,7 @@ def stats(daemon: Daemon) -> slot.SlotStats:
 
 
 def by_lane(udo: Shell, operator: Path, file: Path, *args: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Outcome, and answered values by lane."""
+    """The outcome of a replay, and the answered values by lane."""
     outcome, rows = replayed(udo, operator, file, *args)
     lanes: dict[str, list[Any]] = {}
     for row in rows:
@@ -62,7 +62,7 @@ def by_lane(udo: Shell, operator: Path, file: Path, *args: str) -> tuple[dict[st
 
 
 class Query:
-    """Epochs of one session, and what was served, by lane."""
+    """Epochs of one session, and the answers that were served, by lane."""
 
     def __init__(self, daemon: Daemon, session: str) -> None:
         self._daemon, self._session = daemon, session
@@ -75,14 +75,14 @@ class Query:
         return Attempt.at_node(self._daemon.api, "d", self._session, epoch, self._attempts)
 
     def collect(self, attempt: Attempt) -> None:
-        """Keep what is answered to it."""
+        """Keep the answers to it."""
         frames = attempt.frames()
         assert {f.header.kind for f in frames} == {ANSWER}
         rows = [tuple(r.values()) for f in frames for r in f.batch(attempt.output).to_pylist()]
         self.served.setdefault(attempt.lane.lane, []).extend(rows)
 
     def run(self, epoch: int, *frames: list[int]) -> None:
-        """A whole epoch, which takes a minute of event time."""
+        """Run a whole epoch, which takes a minute of event time."""
         attempt = self.attempt(epoch)
         for keys in frames:
             attempt.send(keys, [T0 + epoch * MINUTE] * len(keys))

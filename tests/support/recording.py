@@ -1,4 +1,4 @@
-"""A recording in a thread, local operators to replay it, and what they answer."""
+"""A recording in a thread, local operators to replay it, and their answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol.node.api import NodeClient
 
 
 class Recorder:
-    """Records `deployment` into `file`; what is answered once this exists is in it."""
+    """Records `deployment` into `file`; it has all that is answered once this object exists."""
 
     def __init__(
         self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0, slot: int | None = None
@@ -42,20 +42,20 @@ class Recorder:
         self._made = recorder.write(self._file, parts(), lambda _: None, progress, self._stop.is_set)[1]
 
     def stop(self, last_seq: int) -> recorder.Recorded:
-        """End it as Ctrl-C does, once that frame is recorded."""
+        """End the recording as Ctrl-C does, once that frame is recorded."""
         wait_until(lambda: self.last_seq >= last_seq, 20, f"frame {last_seq} to be recorded")
         self._stop.set()
         return self.done()
 
     def done(self) -> recorder.Recorded:
-        """Wait for its end."""
+        """Wait for the end of the recording."""
         self._thread.join(bound(90))
         assert self._made is not None
         return self._made
 
 
 def folder(path: Path, source: str, **manifest: Any) -> Path:
-    """An operator `t@9` as `udo test` wants it."""
+    """Write an operator `t@9` into a folder, in the form for `udo test`."""
     path.mkdir()
     (path / "op.py").write_text(source)
     fields = {"name": "t", "version": "9", **manifest}
@@ -68,7 +68,7 @@ def folder(path: Path, source: str, **manifest: Any) -> Path:
 
 
 def replayed(udo: Shell, operator: Path, file: Path, *args: str, code: int = 0) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Outcome, and answered events with where they come from."""
+    """The outcome of a replay, and the answered events with their origin."""
     out = file.with_suffix(".parquet")
     done = udo("test", operator, "--replay", file, "-o", out, "--json", *args, code=code)
     return done.json, pq.read_table(out).to_pylist()

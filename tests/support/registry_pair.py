@@ -9,7 +9,7 @@ from udo_protocol.registry.api import Registry
 
 
 class Pair:
-    """Two processes of one registry; a and b restart on the addresses they had."""
+    """Two processes of one registry, a and b."""
 
     def __init__(self, top: Path, database: str) -> None:
         self._top, self.database, self.shared = top, database, top / "shared"
@@ -24,7 +24,7 @@ class Pair:
         self.running[name] = start(self._top / name, "--database", self.database, "--shared", str(self.shared))
 
     def client(self, *order: int, user: str = "ada") -> Registry:
-        """A client that asks these processes (0, 1), in this order."""
+        """A client that asks these processes (0 is a, 1 is b), in this order."""
         self._clients.append(Registry(",".join(self.urls[i] for i in order), token=self.token, user=user))
         return self._clients[-1]
 

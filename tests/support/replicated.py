@@ -19,8 +19,8 @@ SLOTS = 3
 
 @contextmanager
 def replicated() -> Iterator[Nodes]:
-    """The nodes with the slots of `count`, and one of `one`, each with a replica."""
-    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
+    """The nodes, with the slots of `count` and one slot of `one`, each with a replica."""
+    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for the paths of sockets
     with nodes(top, *NODES, listening=NODES) as made:
         made.deploy("count", COUNT.format(version=1), slots=SLOTS, replicas=1, **KEYED)
         made.deploy("one", COUNT.format(version=1), slots=1, replicas=1, **KEYED)
@@ -30,12 +30,12 @@ def replicated() -> Iterator[Nodes]:
 
 
 def placement(cluster: Nodes, name: str = "count") -> dict[str, Any]:
-    """As the registry has it now."""
+    """The placement that the registry has now."""
     return dict(cluster.client.deployment(name)["placement"])
 
 
 def whole(cluster: Nodes) -> None:
-    """Wait until each slot has as many replicas as are wanted."""
+    """Wait until each slot has all wanted replicas."""
 
     def there() -> bool:
         found = [placement(cluster, name)["replication"] for name in ("count", "one")]
@@ -45,7 +45,7 @@ def whole(cluster: Nodes) -> None:
 
 
 def lost(cluster: Nodes, node: str) -> None:
-    """A node and its disk are lost, and another one of that name comes in its place."""
+    """Lose a node and its disk, and start another node of that name in its place."""
     cluster.lose(node, disk=True)
     wait_until(lambda: node not in placement(cluster)["nodes"], 60, "its slots to be on other nodes")
     cluster.start(node)

@@ -1,4 +1,4 @@
-"""Where tests that draw begin: always at the same place, so that CI repeats itself; elsewhere with `pytest --seed fresh` or `--seed N`."""
+"""The first seed of tests that draw: always the same, so that CI repeats itself; others by `pytest --seed fresh` or `--seed N`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis takes its seed in its own configuration
 def pytest_configure(config: pytest.Config) -> None:
-    """Settled before a test module is imported."""
+    """Choose the first seed before a test module is imported."""
     global _first
     given = config.getoption("seed")
     _first = secrets.randbelow(1_000_000_000) + 1 if given == "fresh" else int(given)
-    settings.register_profile("udo", derandomize=not _first, database=None, deadline=None)  # the machine may be busy
+    settings.register_profile("udo", derandomize=not _first, database=None, deadline=None)  # no deadline: the machine may be busy
     settings.load_profile("udo")
     if _first:
         config.option.hypothesis_seed = str(_first)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Also of a quiet run: without it nobody can repeat what failed."""
+    """Print the seed, also in a quiet run: without it a failure cannot be repeated."""
     if _first:
         terminalreporter.write_line(f"the same once more: pytest --seed {_first}")
 
@@ -44,5 +44,5 @@ def seeds(count: int, deep: int = 0) -> list[Any]:
 
 
 def examples(count: int) -> int:
-    """For `max_examples` of a property whose examples take the processor: the gate is content with a quarter of them."""
+    """`max_examples` of a property whose examples take much CPU time: a quarter of `count` in the gate."""
     return count // 4 if os.environ.get("UDO_GATE") else count

@@ -1,4 +1,4 @@
-"""Which parameters of a test the gate takes: the others run in `make deep`, as tests marked `long` do."""
+"""The parameters of tests that the gate leaves out: they run in `make deep`, as tests marked `long` do."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pytest
 
 
 def long(*values: Any) -> Any:
-    """For `parametrize`: these parameters show nothing that those beside them do not show as well."""
+    """For `parametrize`: these parameters show nothing that the ones beside them do not show."""
     return pytest.param(*values, marks=pytest.mark.long)

@@ -1,4 +1,4 @@
-"""A keyed attempt over all slots of a deployment, as a Spark task makes it, without Spark: one that ends, or that dies between two ENDs."""
+"""A keyed attempt over all slots of a deployment, made as by a Spark task, but without Spark; it ends, or dies between two ENDs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Lanes = list[tuple[Sender, Collector]]
 
 
 class Job:
-    """One query's epochs, on a single partition unless told otherwise. Attempts get higher numbers each time."""
+    """The epochs of one query, on a single partition by default. Each attempt gets a higher number."""
 
     def __init__(self, node: str, deployment: str = "d", session: str = "q", *, times: bool = False, tls: Tls | None = None) -> None:
         self._tls, self.wait_s = tls, 0.0
@@ -32,33 +32,33 @@ class Job:
         self.run, self.plan = "r1", 1
 
     def restart(self) -> None:
-        """The query is started again: a newer run."""
+        """Start the query again, as a newer run."""
         self.plan += 1
         self.run = f"r{self.plan}"
 
     def request(self, epoch: int, partition: int = 0, partitions: int = 1, **keyed: Any) -> Request:
-        """What a task asks for; partition p answers for the groups g with g % partitions == p."""
+        """A task's request; partition p answers for the groups g with g % partitions == p."""
         self._attempts += 1
         groups = tuple(g for g in range(KEY_GROUPS) if g % partitions == partition)
         call = KeyedCall(self.run, "c", groups, plan=self.plan, **keyed)
         return Request(self._deployment, self._session, partition, self._attempts, epoch, keyed=call)
 
     def batch(self, keys: Sequence[int], second: float = 0.0) -> pa.RecordBatch:
-        """Events of these keys, all at that second since T0 if they have a time."""
+        """Events of these keys, all at that second since T0 if events have a time."""
         columns: list[Any] = [pa.array(keys, pa.int64()), pa.array([k % KEY_GROUPS for k in keys], pa.int32())]
         if len(self._sent) > len(columns):
             columns.insert(1, pa.array([T0 + dt.timedelta(seconds=second)] * len(keys), pa.timestamp("us")))
         return pa.RecordBatch.from_arrays(columns, schema=self._sent)
 
     def epoch(self, epoch: int, batches: Iterable[Sequence[int]], second: float = 0.0, **where: int) -> list[int]:
-        """A whole attempt: all answers, those of its timers last."""
+        """Run a whole attempt; return all answers, those of its timers last."""
         with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
             exchange = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
             items = ((self.batch(keys, second), None) for keys in batches)
             return [b for _, answer in exchange.run(items) for b in answer.column(0).to_pylist()]
 
     def forges(self, epoch: int, kind: Kind, groups: Sequence[int]) -> None:
-        """An attempt that sends the first slot a frame of this kind."""
+        """Send the first slot a frame of this kind in a new attempt."""
         with conversations(self.node, self.request(epoch), self._sent, self._answers) as (lanes, _):
             sender, collector = lanes[0]
             sender.push_control(kind, groups=groups)
@@ -67,7 +67,7 @@ class Job:
                 collector.wait()
 
     def dies(self, epoch: int, batches: Iterable[Sequence[int]], ended: Iterable[int], **where: int) -> None:
-        """An attempt that sends all its events and dies once these slots have answered its END, which others never see."""
+        """Run an attempt that sends all its events, and dies once these slots have answered its END, which the others never get."""
         with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
             exchange = SplitExchange(lanes, opened.group_slots, opened.place.window_frames)
             for keys in batches:

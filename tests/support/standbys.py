@@ -1,4 +1,4 @@
-"""Counters that a standby follows."""
+"""Counters, and standbys that follow them."""
 
 from __future__ import annotations
 

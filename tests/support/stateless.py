@@ -1,4 +1,4 @@
-"""What a producer sends to a stateless operator, and what it collects."""
+"""A producer for a stateless operator: it sends frames and collects answers."""
 
 from __future__ import annotations
 

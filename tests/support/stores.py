@@ -1,4 +1,4 @@
-"""What a store is given, and what it should hold."""
+"""Changes for a state store, and the state that it should then hold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(
 
 
 class History:
-    """A query's life: epochs of changes, each maybe processed by several runs of other numbers of partitions, all but one in part."""
+    """A query's life: epochs of changes, each processed by one or more runs in varying numbers of partitions; the last run is complete."""
 
     def __init__(self, s: SessionStore, draw: Callable[..., Any]) -> None:
         self.states: list[State] = [{}]

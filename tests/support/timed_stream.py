@@ -44,7 +44,7 @@ BEGIN = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
 
 
 class Timed(Stream):
-    """Each file's events are 4 seconds later; some keys pause. Its answers are compared to those of another query."""
+    """A stream whose files are 4 seconds of event time apart; some keys pause. Its answers are compared with another query's."""
 
     def add(self, rows: int = 30) -> None:
         first = self.files * 1000
@@ -70,7 +70,7 @@ class Timed(Stream):
         return found
 
     def lose_commit(self) -> None:
-        """Spark is as it was before it committed the last epoch."""
+        """Restore Spark's checkpoint to before the commit of the last epoch."""
         for name in (f"{self.files - 1}", f".{self.files - 1}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
@@ -80,7 +80,7 @@ class Timed(Stream):
 
 @contextmanager
 def on(spark: SparkSession, platform: Platform, partitions: int = 2) -> Iterator[None]:
-    """Calls and tasks find this platform."""
+    """Let calls and tasks use this platform within the block."""
     wanted = {"spark.udo.registry": platform.url, "spark.udo.node": platform.node, "spark.sql.shuffle.partitions": str(partitions)}
     before = {k: spark.conf.get(k) for k in wanted}
     for k, v in wanted.items():
@@ -93,7 +93,7 @@ def on(spark: SparkSession, platform: Platform, partitions: int = 2) -> Iterator
 
 
 def uninterrupted(stream: Timed, spark: SparkSession, tmp_path: Path) -> dict[int, list[tuple[int, str, int]]]:
-    """The answers of a query over the same files without a store, to which nothing happens."""
+    """The answers of an undisturbed query over the same files, without a store."""
     other = Timed(spark, tmp_path / "oracle", stream._operator)
     for _ in range(stream.files):
         other.add()

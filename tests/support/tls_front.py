@@ -1,4 +1,4 @@
-"""TLS in front of a server that is built without it: mutual, as a server built with TLS does it; decrypted bytes go to its Unix socket."""
+"""TLS in front of a server that is built without it: mutual, as in a server with TLS; decrypted bytes go to the server's Unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 16
 
 @contextlib.contextmanager
 def tls_front(own: Tls, unix_socket: str) -> Iterator[str]:
-    """`rediss://127.0.0.1:port`, while it lasts; `own`: the certificate it shows, and who vouches for its clients."""
+    """Yield `rediss://127.0.0.1:port`, open within the block; `own`: the front's certificate, and the authority for its clients'."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
     context.load_verify_locations(own.ca)
@@ -24,7 +24,7 @@ def tls_front(own: Tls, unix_socket: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
-            with contextlib.suppress(OSError):  # closed at the end
+            with contextlib.suppress(OSError):  # the listener is closed at the end
                 while True:
                     plain, _ = listener.accept()
                     threading.Thread(target=_serve, args=(context, plain, unix_socket), daemon=True).start()
@@ -35,7 +35,7 @@ def tls_front(own: Tls, unix_socket: str) -> Iterator[str]:
 
 
 def _serve(context: ssl.SSLContext, plain: socket.socket, unix_socket: str) -> None:
-    """One connection, until either side closes it."""
+    """Forward one connection, until either side closes it."""
     with (
         contextlib.suppress(OSError),
         plain,

@@ -1,4 +1,4 @@
-"""Clients of a deployment that come and go while something happens to it."""
+"""Clients of a deployment that come and go during a disturbance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVENTS = 10
 
 @contextmanager
 def traffic(platform: Shell, name: str) -> Iterator[list[tuple[int, int]]]:
-    """Clients one after the other, each with ten events: (event, answer) of all, in order."""
+    """Clients one after the other, with ten events each; the list of all (event, answer), in order."""
     told: list[tuple[int, int]] = []
 
     def once(_: int, turn: int) -> int:

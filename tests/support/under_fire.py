@@ -1,4 +1,4 @@
-"""Chaos in which an operator's process is another one by each update, for kinds that differ in what those processes are."""
+"""A chaos run in which updates change the kind of an operator's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.chaos.kinds import Kind
 
 
 def require_right_while_processes_change(kinds: Sequence[Kind], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates lead from one kind of process to another and back, and the operator's process and its engine are killed."""
+    """Check that answers are right while updates change between these kinds of processes, and operator processes and engines are killed."""
     monkeypatch.setattr(lanes, "AT_ONCE", 2)
     befallen = {"its process killed": (KILL_OPERATOR,), "a version changed": CHANGES}
 

@@ -1,4 +1,4 @@
-"""A keyed operator on the local platform, and what the command line says of its state."""
+"""A keyed operator on the local platform, and its state as the command line shows it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(folder: Path, version: str = "1", state_version: int = 0) -> Path:
 
 
 def run(node: NodeClient, session: str, epoch: int, keys: list[int], run: str = "r1") -> list[int]:
-    """An epoch of a query with a single partition."""
+    """Run an epoch of a query with a single partition, and return its answers."""
     return Attempt.at_node(node, "visits", session, epoch, epoch + 1, run, groups=range(KEY_GROUPS)).run(keys)
 
 
@@ -53,7 +53,7 @@ def show(platform: Shell, session: str, *args: str) -> dict[int, int]:
 
 
 def deployed(platform: Shell, directory: Path) -> NodeClient:
-    """A deployment `visits` whose sessions are not in use as soon as they have no lane; session ONE has ended epochs 0 and 1."""
+    """Deploy `visits`, and run epochs 0 and 1 of session ONE, which is then not in use: it has no lane."""
     platform("push", write(directory))
     platform("deploy", "visits@1")
     node = connect_node(platform.home / "node" / "node.sock")

@@ -1,4 +1,4 @@
-"""Packages for tests that need one to depend on."""
+"""Packages that tests can depend on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def wheel(folder: Path, name: str, value: int) -> Path:
-    """A wheel with one module that holds VALUE."""
+    """Write a wheel with one module that holds VALUE, and return its path."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as z:
         z.writestr(f"{name}.py", f"VALUE = {value}\n")

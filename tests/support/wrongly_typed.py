@@ -1,4 +1,4 @@
-"""Keyed counters that leave states of other types than they should, when an event says so."""
+"""Keyed counters whose events can make them leave state of a wrong type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from udo_runtime.sdk.api import Operator
 
 
 class Wrong(Operator):
-    """Counts; `float` leaves a float, `late` does so when it has answered."""
+    """Counts; an event `float` leaves a float in the state, `late` leaves a text after the answer."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         n = ctx.state["n"] = ctx.state.get("n", 0) + 1
@@ -25,7 +25,7 @@ class Wrong(Operator):
 
 
 class WrongFrames(Wrong):
-    """The same, frame by frame."""
+    """The same operator, frame by frame."""
 
     def process_keys(self, keys: Any, events: pa.RecordBatch, states: Any, ctx: Any) -> Any:
         answers = []
