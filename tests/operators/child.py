@@ -1,7 +1,7 @@
-"""An operator's process for tests, which speaks the operator protocol as docs/operator-protocol.md has it, and breaks it when told to.
+"""An operator's process for tests: it speaks the operator protocol as in docs/operator-protocol.md, and breaks it on request.
 
-Events {a: int64}: each is answered with {b: a + 1}, but for those of which the table below says what happens instead. Keyed by a, it
-counts: {b: count}. It stands beside the SDKs on purpose: no code of udo_runtime, only Arrow, Protobuf and MessagePack.
+Events {a: int64} are answered with {b: a + 1}, except the values in the table below, which cause something else. Keyed by a, it
+counts: {b: count}. It uses no SDK on purpose: no code of udo_runtime, only Arrow, Protobuf and MessagePack.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import pyarrow as pa
 from udo_protocol.proto import operator_pb2 as pb
 
 RAISES, EXITS, KILLED, HANGS, CRASHES_ONCE, LIES_ID, LIES_SCHEMA, LIES_BYTES, LIES_KEY = 101, 102, 103, 104, 105, 106, 107, 108, 109
-# In shared memory: behind its end, in the engine's half, over the end, and what is no table.
+# Tables in shared memory: past its end, in the engine's half, across the end, and bytes that are no table.
 BEHIND, IN_REQUESTS, OVER_THE_END, SHARED_BYTES = 110, 111, 112, 113
-# No message: too long a header, too long a body, a table twice, half of one and then nothing more, half of one and then the end.
+# Invalid messages: too long a header, too long a body, a table twice, half a message and then silence, half a message and then the end.
 HEADER, BODY, TWICE, HALF, HALF_ENDS = 114, 115, 116, 117, 118
-# Keyed: a state that expires, and a timer that fires, beyond the year 9999; a timer without a time.
+# Keyed: a state that expires beyond the year 9999, a timer that fires beyond it, a timer without a time.
 LATE_STATE, LATE_TIMER, NO_TIME = 119, 120, 121
 STATES = pa.schema([("key", pa.int32()), ("state", pa.binary()), ("expires_us", pa.int64())])
 SET = pa.schema([("key", pa.int32()), ("at_us", pa.int64())])
 
 
 def wide(state: dict[str, int]) -> bytes:
-    """A count in four bytes, though fewer would do."""
+    """Pack a count into four bytes, though fewer would do."""
     return b"\x81\xa1n\xd2" + state["n"].to_bytes(4, "big")
 
 

@@ -1,4 +1,4 @@
-"""The Go SDK's samples and its operator for tests, built once a session with the toolchain's own cache."""
+"""The Go SDK's samples and its operator for tests, built once per session with the toolchain's own cache."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=sorted(BUILT))
 def sdk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sdk:
-    """Each SDK's samples."""
+    """The samples of each SDK."""
     return BUILT[request.param](tmp_path_factory.mktemp(request.param))
 
 
 def put_program(d: Daemon, program: Path, *arguments: str, **manifest: object) -> str:
-    """An operator that is a command in the node's image cache; its digest."""
+    """Put an operator that is a command into the node's image cache, and return its digest."""
     digest = put_image(d.home, "", entry="", runtime="exec", command=[f"bin/{program.name}", *arguments], **manifest)  # type: ignore[arg-type]
     folder = d.home / "images" / digest.replace(":", "-") / "code" / "bin"
     folder.mkdir()

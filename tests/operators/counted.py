@@ -1,4 +1,4 @@
-"""The sample `count` of an SDK on a node, and the same operator in Python: counts by key."""
+"""The sample `count` of an SDK on a node, and the same operator in Python: it counts by key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Count(Operator):
 
 
 def put(daemon: Daemon, sdk: Sdk, sample: str, *arguments: str, rehearsed: object = None, **manifest: object) -> str:
-    """An operator that is a command in the node's image cache, and rehearses with these events if there are any; its digest."""
+    """Put an operator that is a command, with these events for its rehearsal if any, into the node's image cache; return its digest."""
     more = {"rehearse": "events.json"} if rehearsed else {}
     command = [*sdk.starting(sample), *arguments]
     digest = put_image(daemon.home, "", entry="", runtime="exec", command=command, **more, **manifest)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""The conformance operator in Python with a lie for every case: a conformance suite that cannot fail is none.
+"""The conformance operator in Python with a lie for every case, to show that each case of the conformance suite can fail.
 
-LIES holds, for each lie told here, the cases that are to notice it, and what each is to say.
+LIES holds, for each lie told here, the cases that must notice it, and the message of each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import python_operator as honest
 
 
 def of_types(group: str, why: str) -> dict[str, str]:
-    """The two cases of these types."""
+    """The entries for the two cases of these types."""
     return {f"{group}: in batches": why, f"{group}: event by event": why}
 
 
@@ -136,7 +136,7 @@ LIES = {
 
 
 def bent(event: dict[str, Any]) -> dict[str, Any]:
-    """An event, a little changed."""
+    """The event with slightly changed values."""
     bending = {name: bent_value(value) for name, value in event.items()}
     if "struct" in bending:
         bending["struct"] = bending["struct"] or {"x": None, "y": None}
@@ -171,7 +171,7 @@ class Forward(honest.Forward):
 
 
 class Events(honest.Events):
-    twice = 0  # how often it was asked for
+    twice = 0  # the number of these requests so far
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
         match event["do"]:
@@ -194,7 +194,7 @@ class Events(honest.Events):
 
 
 class Keyed(honest.Keyed):
-    more = 0  # what an earlier request has left
+    more = 0  # left over by an earlier request
     rehearsed = 0
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
@@ -275,7 +275,7 @@ class Server(served.Server):
 
 
 class Memory:
-    """What is done to shared memory, in place of the methods of that name."""
+    """False replacements for the methods of shared memory of the same names."""
 
     honest_take, honest_put = SharedMemory.take, Half.put
     last = pa.py_buffer(b"")

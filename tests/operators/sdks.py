@@ -1,4 +1,4 @@
-"""The SDKs whose samples are built at test time, each once a session: how to build them, and what starts a sample."""
+"""The SDKs whose samples are built at test time, each once per session: how they are built, and the command that starts a sample."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from pathlib import Path
 from tests.conftest import require
 
 RUNTIMES = Path(__file__).parents[2] / "runtimes"
-# The first build on a machine fetches what the SDK depends on.
+# The first build on a machine also downloads the SDK's dependencies.
 BUILD_S = 560
-# A program that needs no file of the system. All tests compile with it: Arrow's library takes a minute for each set of flags.
+# For a program that needs no file of the system. All tests compile with it: Arrow's library takes a minute for each set of flags.
 STATIC_GO = {"CGO_ENABLED": "0"}
-# A small heap, a collector without threads of its own, and little compilation: dozens of them start here, for a few frames each.
+# A small heap, a collector without threads of its own, and little compilation: dozens of these start here, for a few frames each.
 JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", "bin/samples.jar", "{}")
 
 
 @dataclass(frozen=True)
 class Sdk:
-    """A built SDK. `bin`: a folder that starts the samples by `command`, `{}` being the sample, when it lies in an operator's folder."""
+    """A built SDK. Once `bin` is in an operator's folder, `command` starts a sample: `{}` stands for its name."""
 
     name: str
     bin: Path
     command: tuple[str, ...]
 
     def starting(self, sample: str) -> list[str]:
-        """A manifest's command."""
+        """The command in a sample's manifest."""
         return [word.format(sample) for word in self.command]
 
     def put(self, folder: Path) -> None:
-        """What its samples need, into an operator's folder."""
+        """Copy what the samples need into an operator's folder."""
         shutil.copytree(self.bin, folder / "bin", copy_function=_shared)
 
 
 def _shared(source: str, target: str) -> None:
-    """A file is not copied where a link will do."""
+    """Link a file where possible, else copy it."""
     try:
         os.link(source, target)
-    except OSError:  # another file system
+    except OSError:  # on another file system
         shutil.copy2(source, target)
 
 
 def go(target: Path, *packages: str) -> Path:
-    """These programs of the Go SDK, in a folder; with the toolchain's own cache."""
+    """Build these programs of the Go SDK into a folder, with the toolchain's own cache."""
     tools("go")
     done = run(["go", "build", "-ldflags=-s -w", "-o", f"{target}/", *packages], RUNTIMES / "go", **STATIC_GO)
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,7 @@ def go(target: Path, *packages: str) -> Path:
 
 
 def java(scratch: Path) -> Sdk:
-    """Built, and its unit tests run, in a copy."""
+    """Build a copy of the SDK, and run its unit tests."""
     tools("mvn", "javac")
     copy = shutil.copytree(RUNTIMES / "java", scratch / "java", ignore=shutil.ignore_patterns("target"))
     maven(copy, "package", f"-Dgolden={RUNTIMES / 'conformance' / 'state.json'}")
@@ -65,7 +65,7 @@ def java(scratch: Path) -> Sdk:
 
 
 def node(scratch: Path) -> Sdk:
-    """The same for Node; what it depends on is installed beside the samples, as a package needs it."""
+    """The same for Node; the dependencies are installed beside the samples, as a package needs them."""
     tools("node", "npm")
     copy = shutil.copytree(RUNTIMES / "node", scratch / "node", ignore=shutil.ignore_patterns("node_modules"))
     for command, folder in ((["npm", "test"], "sdk"), (["npm", "ci", "--prefer-offline", "--no-audit"], "samples")):
@@ -75,7 +75,7 @@ def node(scratch: Path) -> Sdk:
 
 
 def rust(scratch: Path) -> Sdk:
-    """The same for Rust. Its target folder is that of the session's other Rust projects, which need the same crates."""
+    """The same for Rust. The target folder is shared with the session's other Rust projects, which need the same crates."""
     tools("cargo")
     target = cargo_target(scratch.parent)
     cargo(RUNTIMES / "rust", target, "test", "--locked", "--package", "udo-operator", "--test", "golden")
@@ -87,7 +87,7 @@ def rust(scratch: Path) -> Sdk:
 
 
 def static_rust(scratch: Path, sample: str) -> Sdk:
-    """One of Rust's samples, linked so that it needs no file of the system."""
+    """Build one of Rust's samples, linked so that it needs no file of the system."""
     tools("cargo")
     target = cargo_target(scratch.parent)
     wanted = ("rustc", "--locked", "--package", "samples", "--bin", sample, "--", "-C", "target-feature=+crt-static")
@@ -98,7 +98,7 @@ def static_rust(scratch: Path, sample: str) -> Sdk:
 
 
 def cpp(scratch: Path) -> Sdk:
-    """The same for C++; Arrow's library lies beside the samples. The gate asks for one of them, and each takes long to compile."""
+    """The same for C++; Arrow's library is beside the samples. Each sample takes long to compile, and the gate uses only one."""
     build = scratch / "build"
     cmake(RUNTIMES / "cpp", build, *(["-DUDO_SAMPLES=fraud"] if os.environ.get("UDO_GATE") else []))
     done = run(["cmake", "--install", str(build), "--prefix", str(scratch)], scratch)
@@ -110,9 +110,9 @@ BUILT: dict[str, Callable[[Path], Sdk]] = {"cpp": cpp, "java": java, "node": nod
 
 
 def cmake(folder: Path, build: Path, *more: str) -> None:
-    """Built and tested, with the Arrow of this Python."""
+    """Build and test with CMake, with the Arrow of this Python."""
     tools("cmake", "g++")
-    # All tests build as users do; the gate only as fast as can be.
+    # Only the deep run builds as users do; the gate builds as fast as possible.
     quick = [] if os.environ.get("UDO_DEEP") else ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0", "-DCMAKE_UNITY_BUILD=ON"]
     done = run(["cmake", "-S", str(folder), "-B", str(build), *quick, *more, f"-DPython3_EXECUTABLE={sys.executable}"], folder)
     if "Could not find UDO_" in done.stderr:
@@ -124,12 +124,12 @@ def cmake(folder: Path, build: Path, *more: str) -> None:
 
 
 def cargo_target(session: Path) -> Path:
-    """Where all Rust projects of a test session are built."""
+    """The folder in which all Rust projects of a test session are built."""
     return session / "cargo"
 
 
 def cargo(folder: Path, target: Path, *words: str) -> None:
-    """Without the network if all that it needs has been fetched before. Backtraces need no line numbers here."""
+    """Run cargo, offline if all dependencies have been downloaded before, and without line numbers for backtraces."""
     settings = {"CARGO_TARGET_DIR": str(target), "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_DEV_INCREMENTAL": "false"}
     done = run(["cargo", "--offline", *words], folder, **settings)
     if done.returncode and "offline" in done.stderr:
@@ -140,7 +140,7 @@ def cargo(folder: Path, target: Path, *words: str) -> None:
 
 
 def maven(folder: Path, *goals: str) -> str:
-    """Without the network if all that it needs has been fetched before."""
+    """Run Maven, offline if all dependencies have been downloaded before, and return its output."""
     done = run(["mvn", "-B", "-ntp", "-o", *goals], folder)
     if done.returncode and "offline" in done.stdout:
         done = run(["mvn", "-B", "-ntp", *goals], folder)
@@ -149,12 +149,12 @@ def maven(folder: Path, *goals: str) -> str:
 
 
 def run(command: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """A command in a folder, to its end."""
+    """Run a command in a folder to its end."""
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, env={**os.environ, **env})
 
 
 def tools(*names: str) -> None:
-    """Skip, or fail, where one of these is missing."""
+    """Skip, or fail where all parts are required, if one of these programs is missing."""
     for name in names:
         if shutil.which(name) is None:
             require(name, f"{name} is not on PATH")

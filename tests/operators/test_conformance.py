@@ -1,4 +1,4 @@
-"""`udo conformance`: the SDKs keep the protocol, and what does not keep it fails where it should."""
+"""`udo conformance`: the SDKs keep the protocol, and a program that breaks it fails in the right cases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ n = "int64"
 [output]
 n = "int64"
 """
-# An image that nobody has packed with udo, which holds nothing but a static program that speaks the operator protocol.
+# An image that was not packed with udo, with nothing but a static program that speaks the operator protocol.
 WHOLE = """
 FROM scratch
 COPY conformance /conformance
@@ -115,7 +115,7 @@ def test_a_whole_image_that_is_not_in_the_docker_daemon_is_refused(platform: She
 
 
 def layout(folder: Path, work: Path) -> Path:
-    """The image that a push of the folder makes, as an OCI layout."""
+    """Write the image that a push of the folder makes as an OCI layout, and return its path."""
     (made := work / "layout").mkdir()
     target = build.Target.of(None, None)
     image = build.build(folder, build.load_manifest(folder, None, target), target, work, work / "cache", lambda _: None).image

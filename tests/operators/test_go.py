@@ -43,7 +43,7 @@ HELD = 50
 
 
 def folder(top: Path, name: str, program: Path | None, version: str = "1", source: str = "", key: str = "", **columns: str) -> Path:
-    """An operator's folder: of a program, or of Python source."""
+    """Make an operator's folder, from a program or from Python source."""
     made = top / f"{name}-{version}"
     (made / "bin").mkdir(parents=True)
     how = 'entry = "op:Fraud"' if program is None else f'runtime = "exec"\ncommand = ["bin/{program.name}"]'
@@ -81,7 +81,7 @@ def test_timers_fire_in_go_and_every_type_passes_through_it(shell: Shell, progra
     times = [("a", 0), ("a", 10), ("ü", 5), ("b", 100)]
     events = [{"k": k, "t": f"2024-01-01T00:{s // 60:02}:{s % 60:02}"} for k, s in times]
     ended = [(a["k"], a["n"], str(a["ended"])[-8:]) for a in tried(shell, made, events)]
-    assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # as their timers are due; b's is not yet
+    assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # in the order of their timers; b's is not due yet
     types = {"a": "int8", "b": "list<string>", "c": "struct<x: int64, y: string>", "d": "decimal128(10, 2)", "e": "date32", "f": "double"}
     text = "\n".join(f'{n} = "{t}"' for n, t in types.items())
     forward = folder(tmp_path, "forward", programs / "forward", input=text, output=text)

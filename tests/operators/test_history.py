@@ -1,5 +1,5 @@
-"""The operator that runs under fire is the same in another language: answers, states and timers are those of one plain process, also under
-fire. Many more seeds: python -m benchmarks exactly_once --runtime rust, java."""
+"""The operator that the chaos runs use is the same in another language: its answers, states and timers are those of one plain process, also
+under fire. Many more seeds: python -m benchmarks exactly_once --runtime rust, java."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = ("c1", "l1", "s1", "s2", "p1", "p2", "p3")
 
 
 def epochs(rng: random.Random, count: int) -> Iterator[list[Event]]:
-    """Events that set off all that there is: sessions end, patterns come in time, late and not at all, states expire."""
+    """Events that use all features: sessions end, patterns come in time, late and not at all, states expire."""
     for epoch in range(count):
         yield [
             {

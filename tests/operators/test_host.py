@@ -1,4 +1,4 @@
-"""The engine's hold on an operator's process: whatever that process does, it costs its frame at most, and the error says what it did."""
+"""The engine's control of an operator's process: any fault of that process costs at most its frame, and the error says what happened."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_process_that_dies_exits_or_lies_costs_its_frame_only(made: Make, valu
     with pytest.raises(ProcessingError, match=says) as e:
         answers(p, 1, value)
     if value == child.EXITS:
-        assert "so long" in e.value.traceback  # its last lines
+        assert "so long" in e.value.traceback  # the last lines of its output
     assert answers(p, 1) == [2]
 
 
@@ -167,7 +167,7 @@ def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
     assert (answers(p, 1), pauses[8:]) == ([2], [5.0])
     with pytest.raises(ProcessingError, match="exit status 3"):
         answers(p, child.EXITS)
-    assert (answers(p, 1), pauses[9:]) == ([2], [0.05])  # one that has answered is started again at once, its successor is not
+    assert (answers(p, 1), pauses[9:]) == ([2], [0.05])  # after an answer the next process is started at once, but not the one after it
 
 
 def test_a_frame_in_which_a_process_died_is_sent_again(made: Make, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_versions_and_capabilities_are_agreed_on_before_anything_starts(made: Ma
         with pytest.raises(OperatorError, match=says):
             made(SPEAKS=versions).open()
     made(SPEAKS="1 3").open()
-    assert "opening in version 1" in caplog.text  # the highest that both speak
+    assert "opening in version 1" in caplog.text  # the highest version that both speak
     with pytest.raises(OperatorError, match="expected Hello first"):
         made(NO_HELLO="1").open()
     with pytest.raises(OperatorError, match=r"asks for keyed, which its code lacks \(test 1 says it can: migrate\)"):
@@ -238,7 +238,7 @@ def test_a_state_is_stored_and_handed_out_as_its_writer_wrote_it(made: Make) -> 
         header = Header(label=Label(run=1, epoch=epoch, attempt=1), groups=[0])
         done = keyed.events(session, header, batch(7), pa.array([0], pa.int32()))
         assert done is not None and done.answer.column("b").to_pylist() == [want]
-        assert session.groups[0].values[7] == bytes.fromhex(f"81a16ed2{want:08x}")  # not the shortest form, which Python would write
+        assert session.groups[0].values[7] == bytes.fromhex(f"81a16ed2{want:08x}")  # not the shortest form, as Python would write it
         keyed.end(session, header)
         keyed.complete(session, header)
 

@@ -70,9 +70,9 @@ def test_a_new_project_in_java_passes_its_own_test_and_answers_in_both_styles(sh
     folder, other = (tmp_path / f"my-{style}" for style in STYLES)
     for project, style in ((folder, "batch"), (other, "event")):
         shell("init", project, "--runtime", "java", "--style", style)
-        if project is other:  # all else is the same, and is not to be built twice here
+        if project is other:  # all else is the same, and need not be built twice
             shutil.copytree(other / "operator" / "src", folder / "operator" / "src", dirs_exist_ok=True)
-        assert "Running operators.FlagTest" in maven(folder, "package")  # the phase `test` is on its way
+        assert "Running operators.FlagTest" in maven(folder, "package")  # Maven runs the phase `test` before `package`
         assert flagged(shell, folder) == [False, True, False]
 
 
@@ -81,7 +81,7 @@ def test_a_new_project_in_cpp_passes_its_own_test_and_answers_in_both_styles(she
     folder, other = (tmp_path / f"my-{style}" for style in STYLES)
     for project, style in ((folder, "batch"), (other, "event")):
         shell("init", project, "--runtime", "cpp", "--style", style)
-        if project is other:  # all else is the same, and is not to be built twice here
+        if project is other:  # all else is the same, and need not be built twice
             for file in ("flag.hpp", "flag_test.cpp"):
                 shutil.copy(other / file, folder)
         cmake(folder, folder / "build")
@@ -91,7 +91,7 @@ def test_a_new_project_in_cpp_passes_its_own_test_and_answers_in_both_styles(she
 
 
 def test_nodes_copy_of_the_operator_protocol_is_the_protocol() -> None:
-    copy = ROOT / "runtimes" / "node" / "sdk" / "src" / "operator.proto"  # npm packs no links
+    copy = ROOT / "runtimes" / "node" / "sdk" / "src" / "operator.proto"  # a copy, since npm packs no links
     assert copy.read_text("utf-8") == (ROOT / "udo_protocol" / "proto" / "operator.proto").read_text("utf-8"), "run make proto"
 
 

@@ -1,4 +1,4 @@
-"""A Python operator that asks for a process of its own (isolation = "process") answers as in its engine's, and keeps its state."""
+"""A Python operator with a process of its own (isolation = "process") answers as in its engine's process, and keeps its state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Count(Operator):
         return {"b": answers}
 """
 Open = Callable[..., Lane]
-# Whether it runs in the process of its engine.
+# Answers whether it runs in its engine's process.
 WHERE = """
 import sys
 from udo_runtime import operator
@@ -76,7 +76,7 @@ def test_a_call_is_answered_by_a_process_without_an_engine_in_it(daemon: Daemon,
 
 
 def warm_engine(daemon: Daemon) -> str:
-    """The name of the one that waits, as soon as it does."""
+    """Wait for a single warm engine, and return its instance's name."""
 
     def waiting() -> list[str]:
         return [r["handle"]["instance"] for r in daemon.records() if (r["kind"], r["state"]) == ("engine", "warm")]
@@ -87,7 +87,7 @@ def warm_engine(daemon: Daemon) -> str:
 
 def test_an_update_takes_a_warm_engine_also_one_that_a_former_manager_has_started(home_daemon: Daemon) -> None:
     daemon = home_daemon.start("--warm", "1")
-    assert not any(r["kind"] == "engine" for r in daemon.records())  # where nobody asks for one there is none
+    assert not any(r["kind"] == "engine" for r in daemon.records())  # no deployment asks for one yet
     daemon.deploy(WHERE, output={"b": "bool"}, **OWN)
     for version in ("2", "3"):
         engine = warm_engine(daemon)
@@ -198,6 +198,6 @@ def test_udo_test_runs_it_in_a_process_of_its_own(shell: Shell, tmp_path: Path) 
 
 
 def _broken(made: Path, shell: Shell, source: str) -> str:
-    """What a push says of this code."""
+    """The error output of a push of this code."""
     (made / "op.py").write_text(source)
     return shell("push", made, "--dry-run", code=6).err

@@ -52,7 +52,7 @@ class Frames:
 
     @property
     def states(self) -> dict[str, object]:
-        """As they are stored."""
+        """The states in their stored form."""
         return {key: unpack(value) for key, value in self.session.groups[0].values.items() if key != TIMERS}
 
     def _header(self) -> Header:
@@ -61,7 +61,7 @@ class Frames:
 
 @pytest.fixture
 def processor(tmp_path: Path) -> Iterator[ChildProcessor]:
-    """The conformance operator in Python, in the role `keyed`."""
+    """The conformance operator in Python, as its role `keyed`."""
     env = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.environ["PATH"], "UDO_CONFORMANCE": "keyed"}
     launch = Launch((sys.executable, str(PYTHON)), str(tmp_path), str(tmp_path), env)
     made = ChildProcessor(launch, KEYED_BOTH, MANIFEST, Context("t", "1"))
@@ -91,7 +91,7 @@ def test_a_bad_event_becomes_a_dead_letter_and_leaves_no_state_and_no_timer(fram
     assert epochs.states == {"a": {"n": 4}, "b": {"n": 2}}
     epochs.events(("c", "count", 1, 9 * S))
     epochs.end()
-    assert answers(epochs.end().answer) == []  # the watermark has passed what the bad event set
+    assert answers(epochs.end().answer) == []  # the watermark has passed the timer of the bad event
 
 
 def test_a_frame_that_fails_is_tried_again_and_fails_with_its_event(frames: Callable[[Policy], Frames]) -> None:
@@ -151,6 +151,6 @@ def test_timers_and_expirations_of_a_key_take_effect_in_their_order(frames: Call
     epochs = frames(policy)
     set_ = [*[("a", "timer", 0, 10 * S)] * 2, ("a", "expire", 0, 10 * S), ("a", "timer", 0, 20 * S), ("b", "timer", 0, 5 * S)]
     epochs.events(("a", "count", 5, None), *set_, ("b", "count", 1, None), ("d", "count", 7, None), ("d", "expire", 0, 99 * S))
-    assert answers(epochs.end().answer) == []  # the watermark comes with the next epoch
-    assert answers(epochs.end().answer) == [("b", 2, 5 * S), ("a", 6, 10 * S), ("a", 1, 20 * S)]  # one per time; a expired between them
+    assert answers(epochs.end().answer) == []  # the watermark takes effect in the next epoch
+    assert answers(epochs.end().answer) == [("b", 2, 5 * S), ("a", 6, 10 * S), ("a", 1, 20 * S)]  # one per time; a expired between
     assert epochs.states == {"a": {"n": 1}, "b": {"n": 2}}

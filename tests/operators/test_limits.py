@@ -1,4 +1,4 @@
-"""Limits bind an operator that is a command: one that exceeds them fails its frame by name, and its neighbours and next frame go on."""
+"""Limits apply to an operator that is a command: exceeding one fails the frame by name; other frames and deployments go on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.node_manager.conftest import Daemon, Lane, add
 from tests.operators.conftest import put_program
 from tests.support.selection import long
 
-# As in runtimes/go/internal/testop.
+# The events of runtimes/go/internal/testop.
 FILLS, FORKS = 103, 104
 
 

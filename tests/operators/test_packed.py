@@ -1,4 +1,4 @@
-"""States cross between an engine and an operator's process as bytes; what comes back is a state, or is refused."""
+"""States pass between an engine and an operator's process as bytes; bytes that come back are a valid state, or are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_state_that_does_not_expire_stays_as_its_writer_wrote_it() -> None:
 
 def test_a_state_of_python_says_anywhere_in_it_when_it_expires() -> None:
     assert apart(pack({"a": 1, EXPIRES: AT, "b": 2})) == (pack({"a": 1, "b": 2}), AT)
-    looks_so = pack({"a": b"\xa8" + EXPIRES.encode() + b"\xcf12345678"})  # a value may look like it
+    looks_so = pack({"a": b"\xa8" + EXPIRES.encode() + b"\xcf12345678"})  # a value with the bytes of an expiry
     assert apart(looks_so) == (looks_so, None)
 
 
@@ -38,7 +38,7 @@ def test_a_state_of_python_says_anywhere_in_it_when_it_expires() -> None:
         ([b"\x81\xa1n"], "no MessagePack"),
         ([b"\x80\x80"], "no MessagePack"),
         ([b""], "no MessagePack"),
-        ([b"\x81\xa1n", b"\x01\x80"], "no MessagePack"),  # both together are {"n": 1} and {}
+        ([b"\x81\xa1n", b"\x01\x80"], "no MessagePack"),  # valid together: {"n": 1} and {}
         ([b"\x80\x80", b""], "something behind it"),
         ([b"\x81\xa1n\x01", b"\x93\xa1a\xa1b\xa1c"], "map from text"),
         ([b"\x01"], "map from text"),
@@ -47,7 +47,7 @@ def test_a_state_of_python_says_anywhere_in_it_when_it_expires() -> None:
         ([b"\x81\xa1n\xa1\xff"], "no MessagePack"),
         ([b"\x81\xa1n\xc1"], "no MessagePack"),
         ([msgpack.packb({"n": msgpack.ExtType(2, b"\xff\xff\xff\xff")})], "no MessagePack"),  # a day beyond the year 9999
-        ([b"\x81\xa1n" + b"\x91" * 1_100 + b"\xc0"], "no MessagePack"),  # nested deeper than it could be written
+        ([b"\x81\xa1n" + b"\x91" * 1_100 + b"\xc0"], "no MessagePack"),  # nested deeper than Python can write
         ([pack({EXPIRES: AT})], "platform's own"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Rehearsal: an operator in a process of its own answers its package's sample events before it is used, and nothing of that stays."""
+"""Rehearsal: an operator in a process of its own answers its package's sample events before it is used; nothing of it remains."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Make = Callable[..., ChildProcessor]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Make]:
-    """made(1, 2) -> a processor, not yet open, whose process is tests/operators/child.py and rehearses with these events."""
+    """made(1, 2) -> a processor, not yet open, with tests/operators/child.py as its process, which rehearses with these events."""
     there: list[ChildProcessor] = []
 
     def make(*values: object, keyed: dict[str, Any] | None = None, open_timeout_s: float = 60.0, **env: str) -> ChildProcessor:

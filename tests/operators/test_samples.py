@@ -1,5 +1,5 @@
-"""The sample operators are the same in all languages: each against Python in the engine's own process, while its process is killed at
-random and the language changes under its state."""
+"""The sample operators are the same in all languages: each is compared with Python in the engine's own process, while its process is killed
+at random and updates change the language under its state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from udo_protocol.queue.frame import Header
 
 TOP = Path(__file__).parents[2]
 EXAMPLES = TOP / "examples" / "operators"
-# Examples in Python, and samples in the other languages.
+# Operators with two inputs: examples in Python, and samples in the other languages.
 TWO_INPUTS = {name: manifest.load(EXAMPLES / name) for name in ("trade_quotes", "news_moves")}
 PYTHON = [str(TOP / "runtimes" / "python" / "samples"), *(str(EXAMPLES / name) for name in TWO_INPUTS)]
 ENTRY = {"forward": "forward:forward", "fraud": "fraud:Fraud", "count": "count:Count", "sessionise": "sessionise:Sessionise"} | {
@@ -69,7 +69,7 @@ def child(command: Sequence[str], work: Path, schemas: Schemas, keyed: dict[str,
 
 
 def in_process(sample: str, output: pa.Schema) -> Processor:
-    """The oracle."""
+    """The sample in this process: the oracle."""
     ctx = Context("t", "1")
     made = Processor(find(ENTRY[sample], PYTHON, ctx), output, ctx)
     made.open()
@@ -77,7 +77,7 @@ def in_process(sample: str, output: pa.Schema) -> Processor:
 
 
 def killed_soon(made: ChildProcessor, chance: random.Random) -> Thread:
-    """Its process is killed within the next milliseconds, before, in, or after a frame."""
+    """Kill the process within the next milliseconds: before, during or after a frame."""
     process = made._child._process
     assert process is not None
     first = psutil.Process(process.pid)
@@ -87,13 +87,13 @@ def killed_soon(made: ChildProcessor, chance: random.Random) -> Thread:
 
 
 class Epochs:
-    """Of one session of a keyed sample, all of its keys in group 0."""
+    """Epochs of one session of a keyed sample, all of its keys in group 0."""
 
     def __init__(self, keyed: KeyedConfig) -> None:
         self.keyed, self.session, self._epoch = keyed, Session("s"), 0
 
     def run(self, processor: Processor, batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
-        """The answers of one more epoch."""
+        """Run one more epoch, and return its answers."""
         by, header = processor.keyed(self.keyed), Header(label=Label(run=1, epoch=self._epoch, attempt=1), groups=[0])
         rows = []
         for batch in batches:
@@ -108,7 +108,7 @@ class Epochs:
 
     @property
     def states(self) -> dict[Any, Any]:
-        """As they are stored, timers too."""
+        """The states in their stored form, without timers."""
         return {key: unpack(value) for key, value in self.session.groups[0].values.items() if key != TIMERS}
 
 
@@ -122,14 +122,14 @@ def keyed_as_python_does(
     languages: Sequence[str],
     kills: int,
 ) -> None:
-    """Epochs of random frames, each in the next one of these languages and through the oracle."""
+    """Run epochs of random frames, each in the next one of these languages, and compare them with the oracle."""
     chance = random.Random(f"{SEED} {sample} {sdk.name}")
     config, found = KeyedConfig.of(keyed), commands(sdk)
     mine, oracle, python = Epochs(config), Epochs(config), in_process(sample, schemas[1])
     killed = set(chance.sample(range(len(languages)), kills))
     running, made, answered = "", None, 0
     for epoch, language in enumerate(languages):
-        if language != running:  # what an update does: the state stays, another process goes on
+        if language != running:  # as in an update: the state stays, another process goes on
             if made is not None:
                 made.close()
             running, made = language, child(found[language](sample), work, schemas, keyed)
@@ -152,14 +152,14 @@ def counted(chance: random.Random, epoch: int) -> pa.RecordBatch:
 
 
 def visited(chance: random.Random, epoch: int) -> pa.RecordBatch:
-    """Of a few of many keys, so that the sessions of others end."""
+    """Visits of a few out of many keys, so that the sessions of other keys end."""
     rows, keys = chance.choice([0, 1, 30, 2_000]), chance.sample(["a", "ü", "日本", *map(str, range(40))], 8)
     times = [epoch * MINUTE_US // 2 + chance.randrange(MINUTE_US) for _ in range(rows)]
     return pa.record_batch([[chance.choice(keys) for _ in times], times], schema=VISITS[0])
 
 
 def of_two_inputs(chance: random.Random, epoch: int, of: manifest.Manifest) -> pa.RecordBatch:
-    """Ten seconds of both inputs, not in order, with events at one moment, events that lack something, and late ones."""
+    """Ten seconds of both inputs, unordered, with events at one moment, with missing values, and late ones."""
     drawn: dict[str, Callable[[], object]] = {
         "at": lambda: (10 * epoch - 3) * SECOND_US + chance.randrange(200) * 50_001,
         "symbol": lambda: chance.choice(["UDO", "ü", f"new in {epoch}: {chance.randrange(20)}"]),
@@ -174,7 +174,7 @@ def of_two_inputs(chance: random.Random, epoch: int, of: manifest.Manifest) -> p
 
 
 def all_samples(sdk: Sdk, work: Path) -> None:
-    """All six of them."""
+    """Check all six samples."""
     stateless_as_python_does(sdk, work)
     keyed_as_python_does(sdk, work, "count", COUNT, {"columns": ["k"]}, counted, [sdk.name] * 3, 1)
     updates = [sdk.name, sdk.name, "python", sdk.name, sdk.name, sdk.name]
@@ -187,7 +187,7 @@ def all_samples(sdk: Sdk, work: Path) -> None:
 
 
 def stateless_as_python_does(sdk: Sdk, work: Path) -> None:
-    """Random frames through the language and through the oracle."""
+    """Compare the answers to random frames with those of the oracle."""
     chance, command = random.Random(f"{SEED} {sdk.name}"), commands(sdk)[sdk.name]
     for sample, schemas in (("forward", (EVENTS, EVENTS)), ("fraud", FRAUD)):
         oracle, made = in_process(sample, schemas[1]), child(command(sample), work, schemas, None)

@@ -1,4 +1,4 @@
-"""Operators by each SDK: through `udo test`, `udo push` and a node, with the answers of the same operator in Python."""
+"""Operators in each SDK: through `udo test`, `udo push` and a node, with the same answers as the operator in Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ version = "1"
 {output}
 """
 FRAUD = {"input": {"id": "int64", "value": "double"}, "output": {"id": "int64", "flagged": "bool"}}
-# What the conformance operator's role `events` is called in each language.
+# The name of the conformance operator's role `events` in each language.
 RAISING = {"cpp": "Doing::process(", "java": "Conformance", "node": "conformance.js", "rust": "conformance::Doing"}
 REPLY_S = 30.0
 
@@ -45,7 +45,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def folder(made: Path, how: Sdk | str, sample: str = "", more: str = "", **columns: dict[str, str]) -> Path:
-    """An operator's folder: a sample of an SDK, or Python source with its class."""
+    """Make an operator's folder, with a sample of an SDK, or with Python source and its class."""
     made.mkdir()
     tables = {n: "\n".join(f'{c} = "{t}"' for c, t in columns[n].items()) for n in ("input", "output")}
     if isinstance(how, Sdk):
@@ -70,7 +70,7 @@ def test_a_filter_flags_what_is_above_its_limit(sdk: Sdk, shell: Shell, tmp_path
     assert flagged == [False, True, False, False, False]
 
 
-# Each case is a process of its own: seconds for the one, half a minute for the other. In the gate Go keeps it (test_conformance.py).
+# Each case starts a process of its own: seconds in one language, half a minute in another. In the gate Go runs them (test_conformance.py).
 @pytest.mark.long
 def test_it_keeps_the_protocol(sdk: Sdk, shell: Shell) -> None:
     command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
@@ -126,7 +126,7 @@ def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_even
 
 @pytest.mark.long
 def test_all_that_it_prints_arrives(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
-    """Node's writes to a pipe wait, and are lost if its process ends before."""
+    """Node writes to pipes asynchronously: such output is lost if the process ends first."""
     made = folder(tmp_path / "prints", sdk, "conformance", input={"do": "string", "n": "int64"}, output={"n": "int64"})
     (made / "events.json").write_text(json.dumps([{"do": "print", "n": n} for n in range(10_240)]))
     said = shell("test", made, "--env", "UDO_CONFORMANCE=events").err.splitlines()
@@ -140,7 +140,7 @@ def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     times = [("a", 0), ("a", 10), ("ü", 5), ("b", 100)]
     events = [{"k": k, "t": f"2024-01-01T00:{s // 60:02}:{s % 60:02}"} for k, s in times]
     ended = [(a["k"], a["n"], str(a["ended"])[-8:]) for a in tried(shell, made, events)]
-    assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # as their timers are due; b's is not yet
+    assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # in the order of their timers; b's is not due yet
 
 
 @pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
@@ -209,7 +209,7 @@ def test_an_update_is_to_a_version_that_has_rehearsed_and_not_to_one_that_fails_
     assert last.phase == "failed" and "fails on its sample events" in last.detail and "raise 7" in last.detail
     digest = put(daemon, sdk, "conformance", "events", version="3", rehearsed=print_7, **columns)
     assert list(daemon.api.update("d", "3", digest))[-1].phase == "done"
-    assert any("print 7" in line.text for line in daemon.api.logs("d"))  # which nobody has sent
+    assert any("print 7" in line.text for line in daemon.api.logs("d"))  # from the rehearsal: no client has sent it
     got: list[object] = []
     with connect("d", node=str(daemon.home / "node.sock")) as client:
         client.add_listener(got.append)

@@ -1,4 +1,4 @@
-"""The memory that an engine shares with its operator's process: nobody can cut it, and what is taken out of it stays as it was."""
+"""The memory that an engine shares with its operator's process: neither can truncate it, and data taken out of it do not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udo_protocol.errors import ProtocolError
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    """Of a new memory file."""
+    """The descriptor of a new memory file."""
     found = shared.make()
     assert found is not None
     yield found

@@ -1,4 +1,4 @@
-"""Workers written for Spark's protocol of external UDFs run as operators; the messages are those that PySpark's jars bring along."""
+"""Workers written for Spark's protocol of external UDFs run as operators; the messages are from PySpark's jars."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Make = Callable[..., ChildProcessor]
 
 @pytest.fixture(scope="module")
 def spark_protos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Spark's own .proto files, and Python code made of them."""
+    """The folder of Spark's own .proto files, and of the Python code generated from them."""
     folder = tmp_path_factory.mktemp("protos")
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob("spark-udf-worker-proto_*.jar"))
     if not jars:
@@ -64,7 +64,7 @@ def spark_protos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(tmp_path: Path, spark_protos: Path) -> Iterator[Make]:
-    """Starts an operator whose worker runs this source. Nothing of one may be left in the folder for temporary files."""
+    """Start an operator whose worker runs this source. Its files in the folder for temporary files must be gone at the end."""
     started, temporary = list[ChildProcessor](), Path(tempfile.gettempdir())
     before = set(temporary.glob("udf-*"))
 
@@ -105,7 +105,7 @@ def answers(p: ChildProcessor, *values: int) -> list[int]:
 def test_a_worker_runs_unchanged_however_it_takes_and_answers_batches(made: Make, batches: str, output: str) -> None:
     p = made(DOUBLE, batches=batches, output=output)
     p.open()
-    for values in ((1, 2, 3), (), tuple(range(300_000))):  # above gRPC's own bound of a message
+    for values in ((1, 2, 3), (), tuple(range(300_000))):  # the last one is larger than gRPC's own limit for a message
         assert answers(p, *values) == [2 * v for v in values]
 
 

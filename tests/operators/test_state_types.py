@@ -1,5 +1,5 @@
 """Declared types of a keyed state, in every language: a value that an SDK reads and writes keeps its type, and a state of another type is a
-bad event. No SDK knows what is declared: the engine checks (docs/design/languages.md)."""
+bad event. No SDK knows the declared types: the engine checks them (docs/design/languages.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import Header
 
 GOLDEN = json.loads((RUNTIMES / "conformance" / "state_types.json").read_text("utf-8"))
-# A map with a key that is no text, and a decimal that is no number, are for Python only.
+# A map with a key that is not text, and a decimal that is not a number, exist in Python only.
 PYTHONS = [g for g in GOLDEN if g["python"] in ("{1: 1.0}", "Decimal('NaN')")]
 PYTHON = RUNTIMES / "conformance" / "python_operator.py"
 REPLY_S = 30.0
@@ -60,14 +60,14 @@ def values_keep_their_types(command: list[str], *, python: bool) -> None:
         player.start(KEYED_BOTH, KEYED)
         copied(player, [g for g in GOLDEN if python or g not in PYTHONS])
         for golden in PYTHONS:
-            with nullcontext() if python else suppress(AnsweredFailure):  # refused, or as it was
+            with nullcontext() if python else suppress(AnsweredFailure):  # refused, or unchanged
                 copied(player, [golden])
     finally:
         player.close()
 
 
 def copied(player: Player, golden: list[dict[str, Any]]) -> None:
-    """States go through the operator, and have their types, or not, as before."""
+    """Check that states that pass through the operator fit their declared types, or not, as before."""
     known = [Known(str(n), bytes.fromhex(g["packed"])) for n, g in enumerate(golden)]
     got = player.keyed(keyed(*((k.key, "copy", 0, None) for k in known)), known).states
     states = [unpack(got.get(row, (k.state, None))[0]) for row, k in enumerate(known)]

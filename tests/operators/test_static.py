@@ -1,4 +1,4 @@
-"""Commands under the Docker driver: a statically linked one has a container that holds nothing but its package, another one a base."""
+"""Commands under the Docker driver: a statically linked one gets a container with only its package, another one gets a base image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.docker_daemon import DEBIAN, USERS, seen_by
 from tests.support.docker_daemon import Daemon as Docker
 from tests.support.keyed_node import COUNT, KEYED
 
-# What Docker puts into every container: its init, files of a network that is not there. An engine removes its socket once it is connected.
+# Files that Docker puts into every container: its init, and those of a network. An engine removes its socket once it is connected.
 DOCKERS = {"/sbin/docker-init", "/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
 Containers = Callable[[], list[Container]]
 
@@ -41,13 +41,13 @@ def daemon(docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch:
 
 @pytest.fixture
 def started(daemon: Daemon, runtime_image: str) -> Daemon:
-    """The same, running."""
+    """The same node manager, running."""
     return daemon.start("--driver", "docker", "--runtime-image", runtime_image)
 
 
 @pytest.fixture
 def containers(daemon: Daemon, docker: Docker) -> Iterator[Containers]:
-    """Those of this home."""
+    """A function that lists the containers of this home."""
     client = sdk.DockerClient(docker.host)
     yield lambda: client.containers.list(all=True, filters={"label": f"{HOME_LABEL}={daemon.home}"}, ignore_removed=True)
     client.close()

@@ -1,7 +1,7 @@
-"""A worker for Spark's protocol of external UDFs, by the messages that Spark itself ships, that trusts its engine in nothing.
+"""A worker for Spark's protocol of external UDFs, with the messages that Spark itself ships, that does not trust its engine.
 
-Its payload is Python source with a function `run(batch)`, which yields record batches; its format is `python-source`. What breaks the
-order of messages that Spark's protocol demands, or the schema that Init said, is a ProtocolError.
+Its payload is Python source with a function `run(batch)`, which yields record batches; its format is `python-source`. A message out of
+the order that Spark's protocol demands, or with another schema than Init's, is a ProtocolError.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import udf_message_pb2 as pb
 
 
 class Broken(Exception):
-    """The engine did not keep to the protocol."""
+    """The engine broke the protocol."""
 
 
 class Ended(Exception):
-    """The engine cancels."""
+    """The engine cancelled the execution."""
 
 
 class Session:
@@ -37,7 +37,7 @@ class Session:
         self._requests = requests
 
     def run(self) -> Iterator[Any]:
-        """The worker's side of a stream."""
+        """Answer one stream as the worker."""
         try:
             try:
                 yield from self._init()
@@ -74,7 +74,7 @@ class Session:
 
     def _cancelled(self) -> None:
         while True:
-            self._next()  # raises Ended; what was under way already is ignored
+            self._next()  # raises Ended; earlier requests in flight are ignored
 
     def _init(self) -> Iterator[Any]:
         kind, init = self._next()
