@@ -1,1 +1,1 @@
-"""An explicit-state model of the keyed slot protocol: every order of steps and faults in a small scope, tried out."""
+"""An explicit-state model of the keyed slot protocol: every order of steps and faults in a small scope is explored."""

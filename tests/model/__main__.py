@@ -1,4 +1,4 @@
-"""python -m tests.model [--large] [--case NAME] [--without RULE]: explore the protocol, print what was found.
+"""python -m tests.model [--large] [--case NAME] [--without RULE]: explore the protocol, and print the result.
 
 Exit status: 0 everything held, 1 something did not, 2 wrong arguments.
 """

@@ -1,4 +1,4 @@
-"""Breadth first through every order of steps; only hashes of the worlds seen are kept, a trace is found again from them."""
+"""Breadth-first search through every order of steps; it keeps only hashes of the worlds seen, and reconstructs a trace from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ W_co = TypeVar("W_co", covariant=True)
 
 @dataclass(frozen=True)
 class Result:
-    """`problem` and its shortest `trace`, or neither. `complete`: every reachable world was looked at."""
+    """`problem` and its shortest `trace`, or neither. `complete`: every reachable world was explored."""
 
     states: int
     seconds: float
@@ -35,7 +35,7 @@ class Result:
 
 
 class Step(Protocol[W_co]):
-    """One thing that can happen next. `chosen`: a fault or a freedom; it counts for no progress. `problem`: it may not happen."""
+    """A possible next step. `chosen`: a fault or a free choice, which does not count as progress. `problem`: the step is a violation."""
 
     @property
     def text(self) -> str: ...
@@ -48,7 +48,7 @@ class Step(Protocol[W_co]):
 
 
 class Model(Protocol[W]):
-    """What is explored. Worlds are compared by their hashes."""
+    """A model to explore. Worlds are compared by their hashes."""
 
     def first(self) -> W: ...
     def steps(self, world: W) -> Iterable[Step[W]]: ...
@@ -81,15 +81,15 @@ class SlotModel:
 
 
 def explore(scope: Scope, max_states: int = 20_000_000) -> Result:
-    """The keyed slot protocol in one scope."""
+    """Explore the keyed slot protocol in one scope."""
     return search(SlotModel(scope), max_states)
 
 
 def search(model: Model[W], max_states: int = 20_000_000) -> Result:
-    """Look at every world reachable, nearest first; stop at the first problem or at the bound."""
+    """Explore every reachable world, nearest first; stop at the first problem or at the bound."""
     began = time.monotonic()
     start = model.settle(model.first())
-    # The hash of a world -> the hash of the one before it. 64 bits: at 10 M worlds a collision has odds of 1 : 400,000.
+    # The hash of each world -> the hash of the one before it. 64 bits: at 10 M worlds a collision has odds of 1 : 400,000.
     before: dict[int, int | None] = {hash(start): None}
     frontier = deque([start])
     finished = 0
@@ -121,7 +121,7 @@ def search(model: Model[W], max_states: int = 20_000_000) -> Result:
 
 
 def _trace(model: Model[W], start: W, before: dict[int, int | None], goal: int) -> list[str]:
-    """The steps from the start to the world of that hash."""
+    """The texts of the steps from the start to the world with that hash."""
     path = [goal]
     while (previous := before[path[-1]]) is not None:
         path.append(previous)

@@ -1,4 +1,4 @@
-"""What a frame does to the groups it touches: the same for every instance, whoever replays it."""
+"""The effect of a frame on the groups that it touches, which is the same for every instance that processes or replays it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from tests.model.state import END, ERROR, NEVER, REFUSALS, SKIPPED, STALE, Frame
 
 
 def next_value(group: Group, rules: Rules) -> int:
-    """What a later epoch starts from."""
+    """The value from which a later epoch starts."""
     if group.ended or not rules.ended_only:
         return group.running
     return group.base if group.candidate is None else group.candidate
 
 
 def is_stale(group: Group, label: Label, rules: Rules) -> bool:
-    """Whether a frame of that label comes too late for this group."""
+    """Whether a frame with that label comes too late for this group."""
     return rules.stale_label and (label < group.label or label.epoch < group.label.epoch)
 
 
 def touch(group: Group, label: Label, rules: Rules) -> Group:
-    """The group as that label finds it: an older attempt taken back, or the epoch before concluded."""
+    """The group for that label: an older attempt is undone, or the epoch before concluded."""
     if label <= group.label or label.epoch < group.label.epoch:
         return group
     if label.epoch == group.label.epoch and group.label != NEVER:
@@ -30,7 +30,7 @@ def touch(group: Group, label: Label, rules: Rules) -> Group:
 
 
 def apply(memory: Memory, frame: Frame, rules: Rules) -> tuple[Memory, tuple[int, ...], int | str]:
-    """Memory after the frame, the groups it changed, and its answer."""
+    """Memory after the frame, the groups changed, and the answer."""
     label, groups = frame.lane.label, memory.groups
     if frame.lane in memory.failed:
         return memory, (), SKIPPED
@@ -56,7 +56,7 @@ def apply(memory: Memory, frame: Frame, rules: Rules) -> tuple[Memory, tuple[int
 
 
 def fail(memory: Memory, frame: Frame, rules: Rules) -> tuple[Memory, tuple[int, ...], int | str]:
-    """The operator throws: the frame leaves no trace but its label, and its lane does nothing any more."""
+    """The effect of a frame on which the operator fails: only its label stays, and later frames of its lane are skipped."""
     after, touched, value = apply(memory, frame, rules)
     if value in REFUSALS or frame.end:
         return after, touched, value
@@ -67,5 +67,5 @@ def fail(memory: Memory, frame: Frame, rules: Rules) -> tuple[Memory, tuple[int,
 
 
 def stored_form(group: Group, rules: Rules) -> Group:
-    """What a checkpoint keeps of a group."""
+    """The form of a group in a checkpoint."""
     return group if rules.undo_in_checkpoint else group._replace(base=group.running, candidate=None)

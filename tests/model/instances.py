@@ -1,4 +1,4 @@
-"""What instances do: load, read, process, emit, checkpoint, trim, leave; and how they are started and promoted."""
+"""The steps of instances: load, read, process, emit, checkpoint, trim, leave; and the manager's, which starts and promotes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.model.state import END, ERROR, Answer, Checkpoint, Instance, Memory, 
 
 
 def instance_steps(w: World, s: Scope) -> Iterator[Step]:
-    """One step of one instance. One that is bound to a lost queue server can still write a checkpoint."""
+    """The steps of each instance. An instance bound to a lost queue server can still write a checkpoint."""
     for i, me in enumerate(w.instances):
         if me.queue_life == w.queue.life:
             yield from _read(w, s, i)
@@ -27,7 +27,7 @@ def instance_steps(w: World, s: Scope) -> Iterator[Step]:
 
 
 def is_owner(w: World, s: Scope, me: Instance) -> bool:
-    """Whether the queue server takes it for the owner; without the fence its own opinion counts."""
+    """Whether the queue server has it as owner; without the fence its own belief counts."""
     return me.owns and (me.token == w.queue.owner or not s.rules.fence)
 
 
@@ -40,7 +40,7 @@ def _became(w: World, i: int, me: Instance) -> World:
 
 
 def load(w: World, s: Scope, me: Instance) -> tuple[World, Instance]:
-    """From the stored checkpoint; one that counts another queue server's frames has the state, but covers nothing here."""
+    """Load the stored checkpoint; if it counts the frames of another queue server, it has the state, but covers no frame here."""
     stored = w.state.checkpoint
     if stored.life == w.queue.life or not s.rules.incarnation:
         pending = (stored.riding,) if stored.riding else ()
@@ -51,7 +51,7 @@ def load(w: World, s: Scope, me: Instance) -> tuple[World, Instance]:
 
 
 def flushed(w: World, s: Scope) -> World:
-    """The state server replies to somebody: all it did is on disk by then."""
+    """The world when the state server replies to a client: all its changes are then on disk."""
     return w._replace(disk=w.state) if s.rules.flush_before_reply else w
 
 
@@ -102,7 +102,7 @@ def _emit(w: World, s: Scope, i: int) -> Iterator[Step]:
 
 
 def _safe(w: World, me: Instance, seq: int, on_disk: bool) -> bool:
-    """Whether a checkpoint of its own covers `seq`; and is on disk, if it waits for that."""
+    """Whether a checkpoint of its own covers `seq`, and is on disk, if `on_disk`."""
     disk = w.disk.checkpoint
     return me.stored >= seq and (not on_disk or (disk.life == me.queue_life and disk.seq >= seq))
 
@@ -154,7 +154,7 @@ def _checkpoint(w: World, s: Scope, i: int) -> Iterator[Step]:
 
 
 def manager_steps(w: World, s: Scope) -> Iterator[Step]:
-    """The node manager starts instances and promotes them, on the state server first."""
+    """The node manager starts instances and promotes them, first on the state server."""
     here = [x for x in w.instances if x.queue_life == w.queue.life]
     alive = any(is_owner(w, s, x) for x in here)
     coming = any(not x.owns for x in here)

@@ -1,4 +1,4 @@
-"""What Spark and its tasks do: start attempts, push frames, take answers, fail, run stages again, restart, commit."""
+"""The steps of Spark and its tasks: start attempts, push frames, take answers, fail, run stages again, restart, commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.model.state import END, ERROR, REFUSALS, STALE, Answer, Frame, Label,
 
 
 class Step(NamedTuple):
-    """One thing that can happen next. `chosen`: a fault or a freedom, spent from the budget; it counts for no progress."""
+    """A possible next step. `chosen`: a fault or a free choice, taken from the budget; it does not count as progress."""
 
     text: str
     world: World
@@ -30,30 +30,30 @@ def lane_of(w: World, s: Scope, task: Task) -> Lane:
 
 
 def accepted_key(lane: Lane, s: Scope) -> object:
-    """Under which name the slot counts accepted frames."""
+    """The key under which the slot counts accepted frames."""
     return (lane.part, lane.label) if s.rules.n_per_attempt else (lane.part, lane.label[:2])
 
 
 def wanted(w: World) -> list[Task]:
-    """Attempts Spark waits for."""
+    """The attempts that Spark waits for."""
     sp = w.spark
     return [Task(p, sp.run, sp.epoch, a) for p, part in enumerate(sp.parts) for a in part.running]
 
 
 def answers_for(w: World, s: Scope, task: Task) -> tuple[Answer, ...]:
-    """What the attempt's collector finds."""
+    """The answers that the attempt's collector finds."""
     if not s.rules.runs_in_start_order and task.run not in w.runs:
         return ()
     return dict(w.queue.out).get(lane_of(w, s, task), ())
 
 
 def name(task: Task) -> str:
-    """For traces."""
+    """The task's name in traces."""
     return f"task p{task.part} run {task.run} epoch {task.epoch} attempt {task.attempt}"
 
 
 def give_up(w: World, task: Task, *, zombie: bool) -> World:
-    """Spark no longer waits for the attempt, which may not have noticed."""
+    """Spark stops waiting for the attempt, which may go on unaware."""
     sp = w.spark
     producers = w.producers if zombie else tuple(x for x in w.producers if x.task != task)
     if task in wanted(w):
@@ -69,7 +69,7 @@ def is_newest(w: World, task: Task) -> bool:
 
 
 def push_steps(w: World, s: Scope) -> Iterator[Step]:
-    """Every live producer's next frame reaches the queue server."""
+    """The next frame of each live producer reaches the queue server."""
     for i, producer in enumerate(w.producers):
         yield _push(w, s, i, producer.n)
         if w.budget.busy and producer.n < len(contents(s.case, producer.task)) and not s.rules.gap:
@@ -104,7 +104,7 @@ def _push(w: World, s: Scope, i: int, n: int) -> Step:
 
 
 def spark_steps(w: World, s: Scope) -> Iterator[Step]:
-    """What the driver does next."""
+    """The steps of the driver."""
     sp, b = w.spark, w.budget
     for task in wanted(w):
         answers = answers_for(w, s, task)
@@ -159,7 +159,7 @@ def _commit(w: World, s: Scope) -> Step:
 
 
 def begin(w: World, s: Scope) -> World:
-    """The first attempts of an epoch; those of before live on as zombies."""
+    """The world with the first attempts of an epoch; earlier attempts live on as zombies."""
     parts = s.case.parts(w.spark.run)
     first = tuple(Producer(Task(p, w.spark.run, w.spark.epoch, 0), 1) for p in range(parts))
     return w._replace(spark=w.spark._replace(parts=(Part(1, (0,), None),) * parts), producers=(*w.producers, *first))

@@ -1,4 +1,4 @@
-"""What must hold: a text naming what does not, else None."""
+"""The conditions: each check returns a text that names the violation, or None."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.model.state import END, Answer, Memory, Spark, World
 
 
 def answers(events: Sequence[int], truth: Sequence[int], got: Sequence[Answer]) -> str | None:
-    """A successful attempt's answers: running counts as if every epoch before had run once; each frame answered once, in order."""
+    """The answers of a successful attempt are running counts, as if every earlier epoch had run once; one per frame, in order."""
     counts, expected = list(truth), []
     for g in events:
         counts[g] += 1
@@ -27,12 +27,12 @@ def refused(newest: bool, task: str) -> str | None:
 
 
 def durable(w: World, after: Spark, rules: Rules) -> str | None:
-    """Once Spark has committed, what is on the state server's disk alone must have it: the queue server may be lost."""
+    """Once Spark has committed, the state server's disk alone must have the epoch: the queue server may be lost."""
     return _values("on disk", w.disk.checkpoint.memory, after, rules)
 
 
 def finished(w: World, rules: Rules) -> str | None:
-    """After the last epoch: neither what is on disk nor what zombies' frames make of it differs from one clean run."""
+    """After the last epoch, the state on disk equals that of one clean run, also after a replay of zombies' frames."""
     stored = w.state.checkpoint
     memory = stored.memory
     for frame in w.queue.log[max(stored.seq + 1 - w.queue.base, 0) if stored.life == w.queue.life else 0 :]:
@@ -46,7 +46,7 @@ def _values(where: str, memory: Memory, spark: Spark, rules: Rules) -> str | Non
 
 
 def covered(w: World, rules: Rules) -> str | None:
-    """A frame leaves the log only when the disk of the state server covers it (I3)."""
+    """A frame leaves the log only when the state server's disk covers it (I3)."""
     on_disk = w.disk.checkpoint.seq if w.disk.checkpoint.life == w.queue.life or not rules.incarnation else 0
     return None if on_disk >= w.queue.base - 1 else f"the log starts at {w.queue.base}, the state on disk covers only {on_disk}"
 

@@ -1,4 +1,4 @@
-"""The rules of the protocol, each with the reason for it. Switched off, the model shows what goes wrong."""
+"""The rules of the protocol, each with its reason. Without a rule the model shows what goes wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 
 
 def rule(why: str) -> bool:
-    """A rule that safety needs, on by default."""
+    """A rule that is needed for safety, on by default."""
     return field(default=True, metadata={"why": why})
 
 
@@ -16,7 +16,7 @@ def _extra(why: str) -> bool:
 
 @dataclass(frozen=True)
 class Rules:
-    """All on: the protocol as built. A field's `why` says what the rule is good for."""
+    """All on: the protocol as built. A field's `why` is the reason for the rule."""
 
     # The log
     gap: bool = rule("A frame behind a refused one is refused too; else the refused one is taken for a duplicate later.")
@@ -55,12 +55,12 @@ class Rules:
     flush_before_reply: bool = rule("The state server tells nobody what is not on disk; a riding answer may be read before it is safe.")
     state_run_id: bool = rule("Who sees the state server restarted starts again; changes it took for stored may be gone.")
     incarnation: bool = rule("A checkpoint names the queue server it counts frames of; the log of a new one starts at 1.")
-    # Not needed for safety: shown to hold without, kept because refusing early is cheap.
+    # Not needed for safety: shown to be unnecessary, kept because refusing early is cheap.
     stale_at_push: bool = _extra("A push older than the newest label of its partition is refused at once: saves the work.")
     old_runs_stale: bool = _extra("Frames of an older run than the session has seen are refused without looking at groups.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 

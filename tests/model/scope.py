@@ -1,4 +1,4 @@
-"""One bounded piece of the world to explore: the work Spark has, the faults that may happen, the rules that hold."""
+"""One bounded part of the world to explore: Spark's work, the possible faults, the rules in force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = tuple[tuple[int, ...], ...]
 
 
 class Content(NamedTuple):
-    """What a frame carries."""
+    """The content of a frame."""
 
     groups: tuple[int, ...]
     end: bool
@@ -21,30 +21,30 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """`rows`: per partition, the group of each event in order; one frame an event."""
+    """`rows`: for each partition, the group of each event, in order; each event has a frame."""
 
     name: str
     rows: Rows
     faults: Budget
     why: str
     epochs: int = 1
-    retry_rows: Rows | None = None  # what any attempt but the very first brings: the source is not repeatable
+    retry_rows: Rows | None = None  # events of every attempt but the very first: the source is not repeatable
     restart_rows: Rows | None = None  # the partitioning after a restart of the driver
-    window: int = 1  # answers an instance may hold back
-    instances: int = 2  # alive at once
+    window: int = 1  # answers that an instance may hold back
+    instances: int = 2  # instances alive at once
     catches: tuple[str, ...] = ()  # the rules whose absence this case must notice
 
     @property
     def groups(self) -> int:
-        """Number of key groups."""
+        """The number of key groups."""
         return 1 + max(g for rows in (self.rows, self.retry_rows or (), self.restart_rows or ()) for part in rows for g in part)
 
     def parts(self, run: int) -> int:
-        """Number of partitions in that run."""
+        """The number of partitions in that run."""
         return len(self.restart_rows if run and self.restart_rows else self.rows)
 
     def events(self, task: Task) -> tuple[int, ...]:
-        """Groups of the events that attempt brings."""
+        """The groups of that attempt's events."""
         if task.run and self.restart_rows:
             return self.restart_rows[task.part]
         if self.retry_rows and (task.run or task.attempt):
@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Scope:
-    """A case under rules."""
+    """A case and the rules in force."""
 
     case: Case
     rules: Rules
@@ -62,7 +62,7 @@ class Scope:
 
 @cache
 def contents(case: Case, task: Task) -> tuple[Content, ...]:
-    """The frames of an attempt: its events, then END with every group its partition is responsible for."""
+    """The frames of an attempt: its events, then END with every group of its partition."""
     restarted = task.run and case.restart_rows
     plans = (case.restart_rows,) if restarted else (case.rows, case.retry_rows or case.rows)
     owned = tuple(sorted({g for plan in plans if plan for g in plan[task.part]}))

@@ -1,4 +1,4 @@
-"""What there is: tuples only, so that a world can be hashed and compared. Nothing here decides anything."""
+"""The state: tuples only, so that a world can be hashed and compared. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lane(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One event of one group, or END with all the groups its lane is responsible for. `n` counts from 1."""
+    """One event of one group, or END with all the groups of its lane. `n` counts from 1."""
 
     lane: Lane
     n: int
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """To frame `n` of `lane`, which is number `seq` of the log."""
+    """The answer to frame `n` of `lane`, which is number `seq` of the log."""
 
     seq: int
     lane: Lane
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A key group: how many events it has seen, and what is needed to take an attempt back."""
+    """A key group: the number of events so far, and what is needed to undo an attempt."""
 
     label: Label = NEVER
     base: int = 0
@@ -59,7 +59,7 @@ class Group(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Keyed state: all groups, the newest run that was seen, and the lanes the operator failed on."""
+    """Keyed state: all groups, the newest run seen, and the lanes on which the operator failed."""
 
     groups: tuple[Group, ...]
     run: int = 0
@@ -67,7 +67,7 @@ class Memory(NamedTuple):
 
 
 class QueueServer(NamedTuple):
-    """Lost whole; `life` counts its restarts (its run id)."""
+    """Lost as a whole; `life` counts its restarts (its run id)."""
 
     life: int
     owner: int = 0
@@ -89,7 +89,7 @@ class Checkpoint(NamedTuple):
 
 
 class StateServer(NamedTuple):
-    """What its clients see; World.disk is what a crash leaves of it."""
+    """The state as its clients see it; World.disk is what remains after a crash."""
 
     life: int
     owner: int
@@ -98,7 +98,7 @@ class StateServer(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """A process on the slot. `owns`: it saw its own token as owner; `pending`: answers not emitted yet."""
+    """A process on the slot. `owns`: it has seen its own token as owner; `pending`: answers not emitted yet."""
 
     token: int
     queue_life: int
@@ -108,12 +108,12 @@ class Instance(NamedTuple):
     changed: tuple[int, ...] = ()  # groups to write with the next checkpoint
     pending: tuple[Answer, ...] = ()
     owns: bool = False
-    loaded: int = 0  # what the checkpoint it loaded covers
-    stored: int = 0  # what the last checkpoint it wrote covers
+    loaded: int = 0  # the last frame covered by the checkpoint that it loaded
+    stored: int = 0  # the last frame covered by the last checkpoint that it wrote
 
 
 class Task(NamedTuple):
-    """One attempt, as Spark knows it."""
+    """An attempt, as Spark knows it."""
 
     part: int
     run: int
@@ -129,7 +129,7 @@ class Producer(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A partition in the present epoch: attempts Spark waits for, and the one whose answers it took."""
+    """A partition in the present epoch: the attempts that Spark waits for, and the one whose answers it took."""
 
     attempts: int
     running: tuple[int, ...]
@@ -146,24 +146,24 @@ class Spark(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each fault, or thing nobody has to do, may still happen."""
+    """The number of times that each fault, or optional step, may still happen."""
 
     crash: int = 0  # an instance dies
     standby: int = 0  # a standby is started beside a healthy owner
-    promote: int = 0  # and promoted
-    partial: int = 0  # a checkpoint at some other moment than END
-    error: int = 0  # the operator throws; it may not, on the same frame, another time
-    fail: int = 0  # Spark gives an attempt up; it may live on as a zombie
+    promote: int = 0  # the standby is promoted
+    partial: int = 0  # a checkpoint at a moment other than END
+    error: int = 0  # the operator throws; on the same frame it may not another time
+    fail: int = 0  # Spark gives up an attempt, which may live on as a zombie
     twin: int = 0  # a second attempt while the first one runs
-    rerun: int = 0  # the stage runs again after the partition succeeded
+    rerun: int = 0  # the stage runs again after the partition's success
     restart: int = 0  # the driver starts again and replays the epoch
-    busy: int = 0  # a push is refused while the next one is on its way
+    busy: int = 0  # a push is refused while the next one is in flight
     queue_loss: int = 0
     state_crash: int = 0
 
 
 class World(NamedTuple):
-    """Everything."""
+    """The whole state."""
 
     queue: QueueServer
     state: StateServer
@@ -190,5 +190,5 @@ def at(items: tuple[Value, ...], i: int, *new: Value) -> tuple[Value, ...]:
 
 
 def spend(budget: Budget, what: str) -> Budget:
-    """One less of it."""
+    """The budget less one of that fault."""
     return budget._replace(**{what: getattr(budget, what) - 1})

@@ -1,4 +1,4 @@
-"""All that can happen next in a world, faults of the servers included, and the first world."""
+"""All possible steps in a world, including faults of the servers, and the first world."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def first(s: Scope) -> World:
 
 
 def done(w: World, s: Scope) -> bool:
-    """The last epoch is committed."""
+    """Whether the last epoch is committed."""
     return w.spark.epoch == s.case.epochs
 
 
 def steps(w: World, s: Scope) -> Iterator[Step]:
-    """Every step with the world after it. After the last commit only zombies act; the oracle replays what they push."""
+    """Every possible step, with the world after it. After the last commit only zombies act; the oracle replays their frames."""
     yield from push_steps(w, s)
     if done(w, s):
         return
@@ -37,7 +37,7 @@ def steps(w: World, s: Scope) -> Iterator[Step]:
 
 
 def server_steps(w: World, s: Scope) -> Iterator[Step]:
-    """Servers crash; the state server's file is written."""
+    """Servers crash, and the state server writes its file."""
     if w.budget.queue_loss:
         yield Step("the queue server is lost", _queue_lost(w, s), True)
     if w.disk != w.state:
@@ -49,7 +49,7 @@ def server_steps(w: World, s: Scope) -> Iterator[Step]:
 
 
 def _queue_lost(w: World, s: Scope) -> World:
-    """Log, answers, owner: gone. Attempts that were connected fail; one that had not begun comes to the new server."""
+    """Log, answers and owner are gone. Connected attempts fail; an attempt that has not begun reaches the new server."""
     fresh = {p.task for p in w.producers if p.n == 1}
     lost = [t for t in {*wanted(w), *(p.task for p in w.producers)} if t not in fresh]
     w = w._replace(queue=QueueServer(w.queue.life + 1), budget=spend(w.budget, "queue_loss"))
@@ -59,10 +59,10 @@ def _queue_lost(w: World, s: Scope) -> World:
 
 
 def settle(w: World, s: Scope) -> World:
-    """The same world without what nobody can see any more, so that worlds that differ only in that are one."""
+    """The world without parts that cannot matter any more, so that worlds that differ only in those are one."""
     q, r = w.queue, s.rules
     if not w.budget.state_crash and w.disk is not w.state:
-        w = w._replace(disk=w.state)  # what is not on disk is lost by a crash only
+        w = w._replace(disk=w.state)  # only a crash loses what is not on disk
     readers = {lane_of(w, s, t) for t in wanted(w)}
     known = dict(q.newest)
     live = []
@@ -86,7 +86,7 @@ def settle(w: World, s: Scope) -> World:
 
 
 def _fenced(me: Instance, w: World, s: Scope) -> bool:
-    """Whether all it could still do would be refused: it leaves at its next step, whenever that is."""
+    """Whether all that it could still do would be refused: it leaves at its next step, at any time."""
     if me.token == w.state.owner and me.owns:
         return False
     if not s.rules.fence and me.owns:
@@ -97,7 +97,7 @@ def _fenced(me: Instance, w: World, s: Scope) -> bool:
 
 
 def _settled(me: Instance, w: World, s: Scope) -> Instance:
-    """Answers that were emitted by somebody else meanwhile would be refused: its `emitted` is not behind."""
+    """The instance without pending answers that others have emitted meanwhile: they would be refused. Its `emitted` is then not behind."""
     if me.pending and s.rules.emit_once and me.queue_life == w.queue.life:
         return me._replace(pending=tuple(a for a in me.pending if a.seq > w.queue.emitted))
     return me

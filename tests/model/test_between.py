@@ -1,4 +1,4 @@
-"""A key group that moves to another node, whatever is restarted meanwhile, is in one slot and loses nothing; each rule of it is needed."""
+"""A key group that moves to another node is in one slot and loses nothing, whatever is restarted meanwhile; each rule is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAULTS = {
     "stop b": Budget(stop_b=2, die=1),
     "both": Budget(stop_a=1, stop_b=1, fail=1),
 }
-# More means that the model has grown beyond what CI should wait for.
+# Reaching it means that the model has grown too large for CI.
 MAX_STATES = 200_000
 
 

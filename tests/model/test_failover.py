@@ -11,9 +11,9 @@ from tests.model.failover.state import Budget
 from tests.support.selection import long
 
 FAULTS = Budget(losses=1, suspicions=1, failures=1, joins=1)
-# Nobody is suspected wrongly, so that a replica is given up for its loss only.
+# Without wrong suspicions, so that a replica is given up only for its loss.
 DRAIN = Budget(losses=1, joins=1, drains=1)
-# The first scope has about 80,000 states; more means that the model has grown beyond what CI should wait for.
+# The first scope has about 80,000 states; more than the bound means that the model has grown too large for CI.
 MAX_STATES = 200_000
 
 

@@ -1,4 +1,4 @@
-"""A keyed query over two nodes of which one is lost at any moment counts once or is refused; each rule of it is needed."""
+"""A keyed query over two nodes, one of which is lost at any moment, counts once or is refused; each rule is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAULTS = {
     "lose": Budget(lose=1),
     "rerun": Budget(lose=1, rerun=1),
 }
-# More means that the model has grown beyond what CI should wait for.
+# Reaching it means that the model has grown too large for CI.
 MAX_STATES = 200_000
 
 

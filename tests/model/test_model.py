@@ -1,4 +1,4 @@
-"""The protocol holds in every small scope; each of its rules is needed; those called extra are not."""
+"""The protocol holds in every small scope; each of its rules is needed, except the extra ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.model.explore import explore
 from tests.model.rules import EXTRA, SAFETY, Rules
 from tests.model.scope import Case, Scope
 
-# The largest small case has about 35,000 states; more means that the model has grown beyond what CI should wait for.
+# The largest small case has about 35,000 states; more than the bound means that the model has grown too large for CI.
 MAX_STATES = 100_000
 
 CAUGHT = [pytest.param(case, rule, id=f"{rule}-by-{case.name}") for case in SMALL for rule in case.catches]

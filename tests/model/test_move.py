@@ -11,9 +11,9 @@ from tests.model.move.rules import WHY, Rules
 from tests.model.move.state import Budget
 from tests.support.selection import long
 
-# Both at once (crash_b=1, fail=1) hold, too: 175,000 states, and with a frame more, "gghg", both crashes.
+# Both at once (crash_b=1, fail=1) also hold: 175,000 states; so do both crashes with one frame more, "gghg".
 CRASHES, RETRY = Budget(crash_a=1, crash_b=1), Budget(fail=1)
-# The largest scope has about 70,000 states; more means that the model has grown beyond what CI should wait for.
+# The largest scope has about 70,000 states; more than the bound means that the model has grown too large for CI.
 MAX_STATES = 100_000
 
 

@@ -1,4 +1,4 @@
-"""Attempts count once while a group moves to a new slot, whatever fails around the cut; each rule of it is needed."""
+"""Attempts count once while a group moves to a new slot, whatever fails around the cut; each rule is needed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FAULTS = {
     "restart": Budget(restart=1, fail=1),
     "crash": Budget(crash=1, fail=1),
 }
-# More means that the model has grown beyond what CI should wait for.
+# Reaching it means that the model has grown too large for CI.
 MAX_STATES = 100_000
 
 
 def without_the_group(rules: Rules) -> Rerouted:
-    """A partition that answers for the other group only."""
+    """A model whose partition has only the group that stays."""
     return Rerouted(((0,), (0, 0)), Budget(rerun=1), rules, mine=(0,))
 
 

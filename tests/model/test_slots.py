@@ -1,4 +1,4 @@
-"""A keyed attempt over two slots counts as if there were one; each rule of it is needed, and so is each slot's own undo and candidate."""
+"""A keyed attempt over two slots counts as if over one; each rule is needed, and so are each slot's own undo and candidate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.model.slots.model import Budget, Slots
 from tests.model.slots.rules import WHY, Rules
 from tests.support.selection import long
 
-# An epoch for both slots, then one whose events all go to the first, then both again.
+# An epoch for both slots, then one whose events all go to the first, then one for both again.
 EVENTS = ((0, 1), (0,), (1, 0))
 FAULTS = {
     "fail": Budget(fail=1, die=1),
@@ -18,7 +18,7 @@ FAULTS = {
     "rerun": Budget(rerun=1, die=1),
     "restart": Budget(restart=1, fail=1),
 }
-# The largest scope has about 20,000 states; more means that the model has grown beyond what CI should wait for.
+# The largest scope has about 20,000 states; more than the bound means that the model has grown too large for CI.
 MAX_STATES = 100_000
 
 

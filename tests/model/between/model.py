@@ -1,7 +1,7 @@
 """A key group moves from a slot of node A to one of node B while attempts send its events, and both nodes are restarted at any moment.
 
-Nothing is atomic over two nodes: A hands over on its disk, B copies that and delivers it on its own, the registry is told. A restart loses
-a node's queue and what its manager had in memory; the disk stays. What producers do about MOVED is tests/model/rerouted.
+No step is atomic over two nodes: A hands over on its disk, B copies that and delivers it by itself, the registry learns of it. A restart
+loses a node's queue and its manager's memory; the disk stays. For producers after MOVED see tests/model/rerouted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ A, B = range(2)
 
 
 class Node(NamedTuple):
-    """`life` counts its queue servers; `newer`: the present one takes frames by the newer map only. `now` has what no END made durable."""
+    """`life` counts its queue servers; `newer`: the present one accepts only frames by the newer map. `now` has also what no END covers."""
 
     life: int = 0
     newer: bool = False
@@ -31,8 +31,8 @@ class Node(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What there is of the move. On A's disk: `noted`, `handed`; on B's: `delivered` and, until it is adopted, `waiting`; in B's manager's
-    memory: `copied`; at the registry: `in_force`, `adopted`."""
+    """The progress of the move. On A's disk: `noted`, `handed`; on B's: `delivered` and, until it is adopted, `waiting`; in the memory of
+    B's manager: `copied`; at the registry: `in_force`, `adopted`."""
 
     noted: bool = False
     handed: Group | None = None
@@ -44,7 +44,7 @@ class Carried(NamedTuple):
 
 
 class LiveAttempt(NamedTuple):
-    """`lives`: of the queue servers where it has its lanes; `newer`: it goes by the newer map; `ended`: at A, at B, and the group."""
+    """`lives`: those of the queue servers with its lanes; `newer`: it uses the newer map; `ended`: at A, at B, and for the group."""
 
     number: int
     lives: tuple[int, int]
@@ -54,16 +54,16 @@ class LiveAttempt(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each fault may still happen."""
+    """The number of times that each fault may still happen."""
 
-    die: int = 0  # an attempt ends where it is
-    fail: int = 0  # Spark gives an attempt up; it lives on as a zombie
+    die: int = 0  # an attempt dies where it is
+    fail: int = 0  # Spark gives up an attempt, which lives on as a zombie
     stop_a: int = 0
     stop_b: int = 0
 
 
 class World(NamedTuple):
-    """Everything. Spark waits for the attempt of number `started` - 1."""
+    """The whole state. Spark waits for the attempt number `started` - 1."""
 
     nodes: tuple[Node, ...]
     move: Carried
@@ -75,30 +75,30 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Between:
-    """So many epochs, of one event of the group each."""
+    """So many epochs, each with one event of the group."""
 
     epochs: int
     faults: Budget
     rules: Rules
 
     def first(self) -> World:
-        """Nothing has been sent."""
+        """The world before anything is sent."""
         return self._started(World((Node(now=Group(), durable=Group()), Node()), Carried(), (), 0, 0, self.faults))
 
     def settle(self, world: World) -> World:
-        """The order of the attempts does not matter; zombies are done when everything is committed."""
+        """The world with attempts in a fixed order, as their order does not matter; after the last commit without zombies."""
         return world._replace(attempts=() if world.epoch == self.epochs else tuple(sorted(world.attempts, key=lambda a: a.number)))
 
     def done(self, world: World) -> bool:
-        """The last epoch is committed, and the move is over."""
+        """Whether the last epoch is committed and the move is over."""
         return world.epoch == self.epochs and world.move.adopted and world.move.handed is None
 
     def problem(self, world: World) -> str | None:
-        """Wrong answers and states are found at the step that shows them."""
+        """None: wrong answers and states are found at the step that shows them."""
         return None
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Every step with the world after it."""
+        """Every possible step, with the world after it."""
         yield from self._give(world)
         yield from self._take(world)
         yield from self._stopped(world)
@@ -168,7 +168,7 @@ class Between:
             yield self._committed(w, i)
 
     def _pushed(self, w: World, i: int, k: int, *, end: bool, named: bool) -> Iterator[Step]:
-        """An event, or END, which names the group or not, to that node."""
+        """Push an event to that node, or an END that names the group or not."""
         me, node = w.attempts[i], w.nodes[k]
         what = f"{'END' if end else 'the event'} of {_name(me)}"
         if me.lives[k] != node.life:
@@ -176,9 +176,9 @@ class Between:
         elif node.newer and not me.newer:
             yield Step(f"{'AB'[k]} refuses {what}: MOVED", w._replace(attempts=at(w.attempts, i, me._replace(newer=True))))
         elif k == B and me.newer and not node.newer:
-            return  # B does not know of the newer map yet: it waits
+            return  # B does not have the newer map yet: the producer waits
         elif k == A and me.newer and node.now is not None:
-            return  # behind HANDOVER in A's log
+            return  # the frame is behind HANDOVER in A's log
         elif named:
             yield self._processed(w, i, k, end=end)
         else:
@@ -188,7 +188,7 @@ class Between:
     def _processed(self, w: World, i: int, k: int, *, end: bool) -> Step:
         me, node = w.attempts[i], w.nodes[k]
         text, label = f"{'AB'[k]} processes {'END' if end else 'the event'} of {_name(me)}", Label(0, w.epoch, me.number)
-        group = node.now if node.now is not None else Group()  # what is not there begins anew
+        group = node.now if node.now is not None else Group()  # a group without state begins anew
         if is_stale(group, label, ONE_SLOT):
             problem = oracle.refused(me.number == w.started - 1, _name(me))
             return Step(f"{text}: STALE", self._gone(w, i), problem=problem)
@@ -219,13 +219,13 @@ class Between:
         return w._replace(attempts=(*w.attempts, new), started=w.started + 1)
 
     def _gone(self, w: World, i: int) -> World:
-        """Spark tries again what it waits for."""
+        """Remove an attempt; Spark starts a new one if it waited for it."""
         left = w._replace(attempts=at(w.attempts, i))
         return self._started(left) if w.attempts[i].number == w.started - 1 else left
 
 
 def _told(me: LiveAttempt, k: int, *, group: bool) -> tuple[bool, bool, bool]:
-    """Which ENDs are answered with this one, of the node `k`."""
+    """The flags of answered ENDs after an answer from node `k`."""
     at_a, at_b, named = me.ended
     return at_a or k == A, at_b or k == B, named or group
 

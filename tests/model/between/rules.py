@@ -1,4 +1,4 @@
-"""A key group moves to a slot of another node, each rule with the reason for it."""
+"""The rules for a key group that moves to a slot of another node, each with its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.model.rules import rule
 
 @dataclass(frozen=True)
 class Rules:
-    """All on: the protocol to be built."""
+    """All on: the complete protocol."""
 
     noted: bool = rule("The cut is on A's disk before it is made; else A's next queue server takes frames of a group that A gave away.")
     kept: bool = rule("A keeps what it handed over until B has adopted it; else B's restart while it is copied loses the group.")
@@ -19,7 +19,7 @@ class Rules:
     end_at_each: bool = rule("END goes to A as well, behind its handover; else nobody notices that A's queue was lost before that.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 

@@ -1,4 +1,4 @@
-"""What nodes and the registry do: replicate, suspect, decide, tell, take a replica in; and how nodes are lost."""
+"""The steps of the nodes and the registry: replicate, suspect, decide, inform, add a replica; and the loss of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOBODY: frozenset[Member] = frozenset()
 
 
 def replication(w: World, rules: Rules) -> Iterator[Step]:
-    """An owner, or a node that takes itself for one, brings an END to its replicas."""
+    """An owner, or a node that believes that it is one, replicates an END."""
     for i, node in enumerate(w.nodes):
         configuration, ending = node.configuration, node.ending
         if not (node.alive and configuration and configuration.owner == Member(i, node.incarnation) and ending and node.group):
@@ -47,7 +47,7 @@ def _replicate(w: World, rules: Rules, i: int, node: Node, group: Group, of: Con
 
 
 def decisions(w: World, rules: Rules) -> Iterator[Step]:
-    """The registry suspects the owner or a replica, rightly or not."""
+    """The registry suspects the owner or a replica of being lost, rightly or not."""
     if w.registry.reported:
         return
     alive, (version, owner, replicas) = members(w), w.registry.configuration
@@ -72,7 +72,7 @@ def decisions(w: World, rules: Rules) -> Iterator[Step]:
 
 
 def news(w: World, rules: Rules) -> Iterator[Step]:
-    """The registry tells a node of its configuration; one that is not named any more hears nothing, maybe for ever."""
+    """The registry sends a node its configuration; a node that is no longer in it hears nothing, maybe for ever."""
     configuration = w.registry.configuration
     for member in members(w):
         node = w.nodes[member.node]
@@ -87,7 +87,7 @@ def news(w: World, rules: Rules) -> Iterator[Step]:
 
 
 def joining(w: World, rules: Rules) -> Iterator[Step]:
-    """A new replica: named to the owner, filled by it, and then counted."""
+    """A new replica is named to the owner, filled by it, and then counted."""
     alive, (version, owner, replicas), pending = members(w), w.registry.configuration, w.registry.joining
     if w.registry.reported or owner not in alive:
         return
@@ -105,7 +105,7 @@ def joining(w: World, rules: Rules) -> Iterator[Step]:
                 counted = _decided(copied, version + 1, owner, replicas | {member})
                 yield Step(f"{_name(member)} has a copy and counts", counted, True)
     if pending in alive and pending and source.group is not None and source.configuration == w.registry.configuration:
-        # One step at the owner: from now on END waits for the new one, and what was before is copied.
+        # One step at the owner: from now on END waits for the new replica, and earlier state is copied.
         counted = _decided(w, version + 1, owner, replicas | {pending})
         configuration = counted.registry.configuration
         ending = Ending(source.ending.label, configuration.replicas) if source.ending else None
@@ -116,7 +116,7 @@ def joining(w: World, rules: Rules) -> Iterator[Step]:
 
 
 def draining(w: World, rules: Rules) -> Iterator[Step]:
-    """The owner's node is drained: the group goes to a replica, and the node removes what it had."""
+    """The owner's node is drained: the group goes to a replica, and the node removes its copy."""
     (version, owner, replicas), alive, drained = w.registry.configuration, set(members(w)), w.registry.drained
     if w.budget.drains:
         after = w._replace(registry=w.registry._replace(drained=owner), budget=spend(w, "drains"))

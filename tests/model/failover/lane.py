@@ -1,4 +1,4 @@
-"""What Spark does: it sends an epoch's event, asks for END, repeats an attempt that failed, and goes on once END is answered."""
+"""The steps of Spark: it sends an epoch's event, then END, repeats a failed attempt, and goes on once END is answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.model.failover.steps import ATTEMPTS, EPOCHS, Step, become, members, 
 
 
 def steps(w: World) -> Iterator[Step]:
-    """Of the present attempt."""
+    """The steps of the present attempt."""
     sp = w.spark
     if sp.label.epoch == EPOCHS or sp.label.attempt > ATTEMPTS or w.registry.reported:
         return
@@ -28,14 +28,14 @@ def steps(w: World) -> Iterator[Step]:
 
 
 def _serving(w: World, target: Member) -> Node | None:
-    """The node, if it is still the one the lane was opened on and takes itself for the owner."""
+    """The node, if it is still the one on which the lane was opened, and believes that it is the owner."""
     node = w.nodes[target.node]
     owner = node.alive and node.incarnation == target.incarnation and node.configuration and node.configuration.owner == target
     return node if owner and node.group is not None else None
 
 
 def _lost_its_place(w: World, sp: Spark, node: Node) -> bool:
-    """The node owns the group in another term than that of the lane, or END waits for nodes that are lost: a time-out."""
+    """Whether another attempt has taken the group or its END there, or END waits for lost nodes: a time-out."""
     if sp.phase == Phase.ANSWERED:
         return node.group is not None and node.group.label != sp.label
     if sp.phase == Phase.ENDING:
@@ -74,7 +74,7 @@ def _committed(w: World, sp: Spark, target: Member, node: Node, group: Group) ->
 
 
 def touch(group: Group, label: Label) -> Group | None:
-    """The group as an attempt finds it: an older attempt taken back, or the epoch before concluded. None: the attempt is stale."""
+    """The group with an older attempt undone, or the epoch before concluded. None: the attempt is stale."""
     if label < group.label:
         return None
     if label == group.label:

@@ -1,4 +1,4 @@
-"""All that can happen next, and what must hold: the answer of epoch e is e + 1, whatever is lost, suspected or cut off."""
+"""All possible steps, and the condition: the answer of epoch e is e + 1, whatever is lost, suspected or cut off."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.model.failover.steps import ATTEMPTS, EPOCHS, Step
 
 @dataclass(frozen=True)
 class Failover:
-    """Three nodes: the owner, its replica and a spare one. `kept`: there are too few faults for the group to be lost."""
+    """Three nodes: the owner, its replica and a spare one. `kept`: the faults are too few to lose the group."""
 
     rules: Rules
     faults: Budget
     kept: bool = False
 
     def first(self) -> World:
-        """Owner and replica know the first version and hold an empty group."""
+        """The first world: owner and replica know the first version and hold an empty group."""
         configuration = Configuration(1, Member(0, 0), frozenset({Member(1, 0)}))
         holder = Node(told=1, group=Group())
         nodes = (holder._replace(configuration=configuration), holder, Node())
         return World(Registry(configuration), nodes, Spark(), self.faults)
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Every step with the world after it."""
+        """Every possible step, with the world after it."""
         yield from lane.steps(world)
         yield from cluster.replication(world, self.rules)
         yield from cluster.decisions(world, self.rules)
@@ -41,9 +41,9 @@ class Failover:
         return world
 
     def problem(self, world: World) -> str | None:
-        """Wrong answers are found at the step that commits them."""
+        """Lost groups, if none may be lost; wrong answers are found at the step that commits them."""
         return "nobody holds the group" if self.kept and world.registry.reported else None
 
     def done(self, world: World) -> bool:
-        """All epochs committed, Spark gave the query up, or the loss was reported."""
+        """Whether all epochs are committed, Spark gave up the query, or the loss was reported."""
         return world.spark.label.epoch == EPOCHS or world.spark.label.attempt > ATTEMPTS or world.registry.reported

@@ -1,4 +1,4 @@
-"""The rules of replication and failover, each with the reason for it. Switched off, the model shows what goes wrong."""
+"""The rules of replication and failover, each with its reason. Without a rule the model shows what goes wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rules:
     report: bool = rule("With no holder left the group is reported; begun anew, it would answer as if it had seen nothing.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 

@@ -1,4 +1,4 @@
-"""What there is: tuples only, so that a world can be hashed and compared. Nothing here decides anything."""
+"""The state: tuples only, so that a world can be hashed and compared. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Member(NamedTuple):
-    """A node with the disk it had when it was named."""
+    """A node with its disk at the time when it was named."""
 
     node: int
     incarnation: int
 
 
 class Configuration(NamedTuple):
-    """Who owns the group and who holds copies; decided by the registry."""
+    """The owner of the group and the holders of copies, as decided by the registry."""
 
     version: int
     owner: Member
@@ -22,14 +22,14 @@ class Configuration(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Of an attempt; compared in this order."""
+    """The label of an attempt, compared in this order."""
 
     epoch: int
     attempt: int
 
 
 class Group(NamedTuple):
-    """How many events it has seen, and what is needed to take an attempt back."""
+    """The number of events of the group so far, and what is needed to undo an attempt."""
 
     label: Label = Label(-1, -1)
     base: int = 0
@@ -38,14 +38,14 @@ class Group(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """An END that was asked for; `missing` have not acknowledged it."""
+    """An END in progress; `missing` have not acknowledged it."""
 
     label: Label
     missing: frozenset[Member]
 
 
 class Node(NamedTuple):
-    """`told`: the newest version it has heard of; `configuration`: what it acts under as owner, if it takes itself for one."""
+    """`told`: the newest version it was sent; `configuration`: the one under which it acts as owner, if it believes that it is one."""
 
     incarnation: int = 0
     alive: bool = True
@@ -56,7 +56,7 @@ class Node(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """`joining`: is to be a replica and does not count yet. `reported`: nobody holds the group any more. `drained`: is to have nothing."""
+    """`joining`: will be a replica and does not count yet. `reported`: no node holds the group any more. `drained`: is to hold nothing."""
 
     configuration: Configuration
     joining: Member | None = None
@@ -65,7 +65,7 @@ class Registry(NamedTuple):
 
 
 class Phase(IntEnum):
-    """Of an attempt."""
+    """The phase of an attempt."""
 
     TO_SEND = 0
     ANSWERED = 1
@@ -73,7 +73,7 @@ class Phase(IntEnum):
 
 
 class Spark(NamedTuple):
-    """One event an epoch. `target`: where the attempt's lane was opened; a route may be old, so it may be any node."""
+    """One event per epoch. `target`: where the attempt's lane was opened; a route may be old, so it may be any node."""
 
     label: Label = Label(0, 0)
     target: Member | None = None
@@ -82,17 +82,17 @@ class Spark(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each fault, or thing nobody has to do, may still happen."""
+    """The number of times that each fault, or optional step, may still happen."""
 
-    losses: int = 0  # a node and its disk
-    suspicions: int = 0  # of a node that is alive
+    losses: int = 0  # of a node and its disk
+    suspicions: int = 0  # of a live node
     failures: int = 0  # of an attempt that could go on
     joins: int = 0  # of a new replica
     drains: int = 0  # of the owner's node
 
 
 class World(NamedTuple):
-    """Everything."""
+    """The whole state."""
 
     registry: Registry
     nodes: tuple[Node, ...]

@@ -1,4 +1,4 @@
-"""What all steps share."""
+"""Helpers of all steps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.model.failover.state import Budget, Member, Node, World
 from tests.model.state import at
 
 EPOCHS = 2
-ATTEMPTS = 2  # retries after which Spark gives the query up
+ATTEMPTS = 2  # Spark gives up the query after so many retries
 
 
 class Step(NamedTuple):
-    """One thing that can happen next. `chosen`: a fault or a freedom, spent from the budget; it counts for no progress."""
+    """A possible next step. `chosen`: a fault or a free choice, taken from the budget; it does not count as progress."""
 
     text: str
     world: World
@@ -21,15 +21,15 @@ class Step(NamedTuple):
 
 
 def members(w: World) -> list[Member]:
-    """Who is alive, by the disk it has now."""
+    """The live nodes, with their present disks."""
     return [Member(i, n.incarnation) for i, n in enumerate(w.nodes) if n.alive]
 
 
 def become(w: World, node: int, after: Node) -> World:
-    """That node as it is now."""
+    """The world with that node replaced."""
     return w._replace(nodes=at(w.nodes, node, after))
 
 
 def spend(w: World, what: str, amount: int = 1) -> Budget:
-    """What is left of the budget."""
+    """The budget less that amount."""
     return w.budget._replace(**{what: getattr(w.budget, what) - amount})

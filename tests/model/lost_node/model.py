@@ -1,7 +1,7 @@
 """Two nodes with a slot each; two partitions with a key group in each slot; nodes stop at any moment, with or without their disks.
 
-A node's queue is in memory, what an END made durable is on its disk. Which disk a node had when the session began is kept elsewhere (by
-the registry): `named`. A query whose state is lost may be refused, but nothing else; without the loss of a disk it goes on.
+A node's queue is in memory; state is on its disk once an END made it durable. The disk that a node had when the session began is kept
+elsewhere (by the registry): `named`. A query whose state is lost may be refused, and no other; without the loss of a disk it goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NODES = PARTS = 2
 
 
 class Stored(NamedTuple):
-    """Of a slot: the groups of both partitions, and the last epoch of which it has had an END."""
+    """The state of a slot: the groups of both partitions, and the last epoch of which it got an END."""
 
     memory: Memory = Memory((Group(),) * PARTS)
     ended: int | None = None
@@ -36,7 +36,7 @@ class Node(NamedTuple):
 
 
 class LiveAttempt(NamedTuple):
-    """Of a partition. `lanes`: that it has opened, each one there or gone with its queue server; `sent`: an event, then END, at each."""
+    """An attempt of a partition. `lanes`: for each one opened, whether it still exists; `sent`: frames at each node, an event, then END."""
 
     part: int
     number: int
@@ -46,16 +46,16 @@ class LiveAttempt(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each fault may still happen."""
+    """The number of times that each fault may still happen."""
 
-    die: int = 0  # an attempt ends where it is
+    die: int = 0  # an attempt dies where it is
     stop: int = 0  # a node loses its servers
-    lose: int = 0  # and its disk
-    rerun: int = 0  # a partition runs again after it succeeded
+    lose: int = 0  # a node loses its disk, too
+    rerun: int = 0  # a partition runs again after its success
 
 
 class World(NamedTuple):
-    """Everything. `started`: attempts of this epoch by partition; `won`: it has succeeded; `truth`: epochs that are committed."""
+    """The whole state. By partition: `started`: attempts of this epoch; `won`: one has succeeded. `truth`: epochs committed."""
 
     nodes: tuple[Node, ...]
     named: tuple[int | None, ...]
@@ -69,32 +69,32 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class LostNode:
-    """So many epochs, in each of which each partition has one event for each node."""
+    """So many epochs, in which each partition has one event for each node."""
 
     epochs: int
     faults: Budget
     rules: Rules
 
     def first(self) -> World:
-        """Nothing has been sent."""
+        """The world before anything is sent."""
         return self._begun(World((Node(),) * NODES, (None,) * NODES, (), (), (), 0, False, self.faults))
 
     def settle(self, world: World) -> World:
-        """The order of the attempts does not matter."""
+        """The world with attempts in a fixed order, as their order does not matter."""
         return world._replace(attempts=tuple(sorted(world.attempts)))
 
     def done(self, world: World) -> bool:
-        """The last epoch is committed, or the query has failed with an error that says what was lost."""
+        """Whether the last epoch is committed, or the query has failed with an error that says what was lost."""
         return world.refused or world.truth == self.epochs
 
     def problem(self, world: World) -> str | None:
-        """Wrong answers are found at the step that shows them."""
+        """A refusal without a lost disk; wrong answers are found at the step that shows them."""
         if world.refused and not any(node.disk for node in world.nodes):
             return "the query is refused, yet no disk was lost"
         return None
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Every step with the world after it."""
+        """Every possible step, with the world after it."""
         if self.done(world):
             return
         for i in range(len(world.attempts)):
@@ -186,12 +186,12 @@ class LostNode:
         return w._replace(attempts=(*w.attempts, new), started=at(w.started, part, w.started[part] + 1))
 
     def _failed(self, w: World, i: int) -> World:
-        """Spark tries the partition again."""
+        """Remove the attempt, and start another one of the partition."""
         return self._started(w._replace(attempts=at(w.attempts, i)), w.attempts[i].part)
 
 
 def _cut_off(w: World, k: int, node: Node) -> World:
-    """The node is this one from now on: the lanes that were opened there are gone."""
+    """Replace the node: the lanes that were opened there are gone."""
     attempts = tuple(a._replace(lanes=at(a.lanes, k, False)) if len(a.lanes) > k else a for a in w.attempts)
     return w._replace(nodes=at(w.nodes, k, node), attempts=attempts)
 

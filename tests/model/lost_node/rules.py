@@ -1,4 +1,4 @@
-"""What keeps a keyed query right when one of the nodes that have its slots is lost, each rule with the reason for it."""
+"""The rules that keep a keyed query right when one of its nodes is lost, each with its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rules:
     ended_at_all: bool = rule("An attempt has succeeded when every slot has ENDed it; else a lost node has nothing of a committed epoch.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 

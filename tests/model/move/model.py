@@ -1,4 +1,4 @@
-"""All that can happen next in a move, and what must hold: each frame of the newest attempt is answered once, as if nothing had moved."""
+"""All possible steps of a move, and the condition: each frame of the newest attempt is answered once, as if nothing had moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.model.state import at
 
 
 class Step(NamedTuple):
-    """One thing that can happen next. `chosen`: a fault; it counts for no progress."""
+    """A possible next step. `chosen`: a fault; it does not count as progress."""
 
     text: str
     world: World
@@ -23,14 +23,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Move:
-    """CPAL: B reads along from the beginning. CPA: B begins at the cut, with A's last checkpoint. Direct: with one that covers the cut."""
+    """CPAL: B reads along from the start. CPA: B begins at the cut, with A's last checkpoint. Direct: with one that covers the cut."""
 
     protocol: Protocol
     rules: Rules
     faults: Budget
 
     def first(self) -> World:
-        """Nothing has been sent."""
+        """The world before anything is sent."""
         start = Checkpoint(0, Group(), Group())
         return World(Slot(start), Slot(None), Owner(1, Group(), Group()), None, Lane(), self.faults)
 
@@ -39,15 +39,15 @@ class Move:
         return world
 
     def problem(self, world: World) -> str | None:
-        """Wrong answers are found at the step that gives them."""
+        """None: wrong answers are found at the step that gives them."""
         return None
 
     def done(self, world: World) -> bool:
-        """All frames of the newest attempt are answered, and the move is over."""
+        """Whether all frames of the newest attempt are answered, and the move is over."""
         return len(world.lane.answered) == len(EVENTS) and world.a.checkpoint is not None and world.a.checkpoint.g is None
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Every step with the world after it; none once all is over."""
+        """Every possible step, with the world after it; none once all is over."""
         if self.done(world):
             return
         yield from self._sending(world)
@@ -73,7 +73,7 @@ class Move:
             yield Step(f"attempt {lane.attempt} fails", w._replace(lane=again, budget=w.budget._replace(fail=w.budget.fail - 1)), True)
 
     def _arrivals(self, w: World) -> Iterator[Step]:
-        """The first frame of each connection."""
+        """The first frame of each connection arrives."""
         seen: set[tuple[int, bool]] = set()
         for i, (frame, to_b) in enumerate(w.lane.flight):
             if (frame.attempt, to_b) in seen:
@@ -88,7 +88,7 @@ class Move:
                 yield Step(f"A accepts {_name(frame)}", w._replace(a=w.a._replace(log=(*w.a.log, frame)), lane=lane))
 
     def _told_moved(self, lane: Lane, refused: Frame) -> Lane:
-        """The newest attempt sends it again; a zombie's frames behind it are refused, too, and nobody sends them again."""
+        """The newest attempt sends the frame again; a zombie's later frames are refused, too, and never sent again."""
         if not self.rules.gap:
             again = (Sent(refused, True),) if refused.attempt == lane.attempt else ()
             return lane._replace(moved=True, flight=(*lane.flight, *again))
@@ -134,7 +134,7 @@ class Move:
             yield Step("B crashes", w._replace(taker=own, budget=w.budget._replace(crash_b=w.budget.crash_b - 1)), True)
 
     def _handled(self, w: World, where: str, frame: Frame, group: Group | None, seq: int) -> Step:
-        """One frame by the instance there: values, and the answer if it was not given before."""
+        """The instance there processes one frame: it updates values, and answers unless the frame was answered before."""
         if group is None:
             return Step(f"{where} reads {_name(frame)}", w, problem=f"{where} has to handle {_name(frame)}, and has forgotten its group")
         after = count(group, frame.attempt)
@@ -152,7 +152,7 @@ class Move:
         )
 
     def _answered(self, lane: Lane, frame: Frame, after: Group | None) -> tuple[str | None, Lane]:
-        """What the producer says to an answer; it does not listen to those of an older attempt."""
+        """Check an answer as the producer does, which ignores those of an older attempt; return the problem and the lane."""
         if frame.attempt != lane.attempt:
             return None, lane
         expected = EVENTS[: frame.n + 1].count(frame.group)
@@ -162,7 +162,7 @@ class Move:
             return f"{_name(frame)} is answered twice", lane
         return None, lane._replace(answered=tuple(sorted((*lane.answered, frame.n))))
 
-    # Whoever executes the move
+    # The executor of the move
 
     def _executor(self, w: World) -> Iterator[Step]:
         a, stored = w.a, w.a.checkpoint
@@ -178,7 +178,7 @@ class Move:
             yield Step("A forgets the group", w._replace(a=forgotten, owner=w.owner._replace(g=None)))
 
     def _load(self, w: World, what: str) -> Iterator[Step]:
-        """A's checkpoint of the group, or a copy of it, becomes B's state."""
+        """B loads A's checkpoint of the group, or a copy of it."""
         stored = w.a.checkpoint
         if stored is None or stored.g is None:
             return

@@ -1,4 +1,4 @@
-"""The rules of a move, each with the reason for it. Switched off, the model shows what goes wrong."""
+"""The rules of a move, each with its reason. Without a rule the model shows what goes wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.model.rules import rule
 
 @dataclass(frozen=True)
 class Rules:
-    """All on: the protocol to be built."""
+    """All on: the complete protocol."""
 
     moved: bool = rule("From the cut on, A's queue server refuses the group's frames; else both slots answer for it.")
     gap: bool = rule("A producer that is told MOVED sends again from the refused frame on; else later frames overtake those refused next.")
@@ -21,7 +21,7 @@ class Rules:
     labels: bool = rule("Labels are handed over, too; else B takes the attempt that goes on for a newer one, and takes it back.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 

@@ -1,28 +1,28 @@
-"""What there is: tuples only, so that a world can be hashed and compared; and what a frame does to a group."""
+"""The state: tuples only, so that a world can be hashed and compared; and the effect of a frame on a group."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# One lane's frames, one event each: group "g" moves, "h" stays on A.
+# The frames of one lane, one event each: group "g" moves, "h" stays on A.
 EVENTS = "ggh"
-WINDOW = 2  # frames on their way at once
+WINDOW = 2  # frames in flight at once
 
 
 class Frame(NamedTuple):
-    """`attempt` is the label; `n` the place in `EVENTS`."""
+    """`attempt` is the label; `n` the index in `EVENTS`."""
 
     attempt: int
     n: int
 
     @property
     def group(self) -> str:
-        """That it touches."""
+        """The group that it touches."""
         return EVENTS[self.n]
 
 
 class Group(NamedTuple):
-    """How many events it has seen, and what leads back to before the attempt."""
+    """The number of events so far, and what is needed to undo the attempt."""
 
     label: int = -1
     base: int = 0
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """After frame `seq` of the slot's log. `g` is None on A once it was forgotten."""
+    """The state after frame `seq` of the slot's log. `g` is None on A once it is forgotten."""
 
     seq: int
     g: Group | None
@@ -38,7 +38,7 @@ class Checkpoint(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A log with cursors and the durable state. `cut`: number of the first frame behind the cut."""
+    """A log with cursors, and the durable state. `cut`: the number of the first frame after the cut."""
 
     checkpoint: Checkpoint | None
     log: tuple[Frame, ...] = ()
@@ -48,16 +48,16 @@ class Slot(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Number of the next frame."""
+        """The number of the next frame."""
         return self.base + len(self.log)
 
     def frame(self, seq: int) -> Frame:
-        """By its number."""
+        """The frame with that number."""
         return self.log[seq - self.base]
 
 
 class Owner(NamedTuple):
-    """The instance on A. `cursor`: the frame it reads next."""
+    """The instance on A. `cursor`: the number of the frame that it reads next."""
 
     cursor: int
     g: Group | None
@@ -65,7 +65,7 @@ class Owner(NamedTuple):
 
 
 class Taker(NamedTuple):
-    """The instance on B. `behind`: the frame of A's log it reads next; `cursor`: of its own."""
+    """The instance on B. `behind`: the frame of A's log that it reads next; `cursor`: that of its own log."""
 
     behind: int
     g: Group
@@ -73,14 +73,14 @@ class Taker(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A frame on its way."""
+    """A frame in flight."""
 
     frame: Frame
     to_b: bool
 
 
 class Lane(NamedTuple):
-    """The producer. `moved`: it sends the group to B. `flight` holds what zombies have sent, too."""
+    """The producer. `moved`: it sends the group's frames to B. `flight` includes those of zombies."""
 
     attempt: int = 0
     next: int = 0
@@ -90,15 +90,15 @@ class Lane(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each fault may still happen."""
+    """The number of times that each fault may still happen."""
 
     crash_a: int = 0
     crash_b: int = 0
-    fail: int = 0  # of an attempt; what it has sent still arrives
+    fail: int = 0  # of an attempt; its frames in flight still arrive
 
 
 class World(NamedTuple):
-    """Everything. Whoever executes the move keeps nothing: each step is chosen by what is stored, so that anybody may go on."""
+    """The whole state. The executor of the move has no state: each step follows from what is stored, so that any executor can go on."""
 
     a: Slot
     b: Slot
@@ -109,7 +109,7 @@ class World(NamedTuple):
 
 
 def count(group: Group, label: int) -> Group | None:
-    """The group after an event of that attempt; an older attempt is taken back first. None: the event is stale."""
+    """The group after an event of that attempt; an older attempt is undone first. None: the event is stale."""
     if label < group.label:
         return None
     start = group.value if label == group.label else group.base

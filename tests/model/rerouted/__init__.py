@@ -1,1 +1,1 @@
-"""Attempts over two slots while a key group moves from the one to the other, which is new: what their producers do."""
+"""Attempts over two slots while a key group moves from one to the other, new slot: the behaviour of their producers."""

@@ -1,7 +1,7 @@
-"""All that can happen next: group 1 moves from slot 0 to slot 1, which is new, while attempts send events of both groups and END.
+"""All possible steps: group 1 moves from slot 0 to slot 1, a new one, while attempts send events of both groups and END.
 
-What happens inside of a slot is other models' (tests/model, tests/model/move): here a slot does each step at once. One partition. But the
-slot that adopts answers before its next checkpoint, and may die in between: it adopts what was delivered again, and replays its log.
+The inside of a slot belongs to other models (tests/model, tests/model/move): here a slot does each step at once. One partition. But the
+adopting slot answers before its next checkpoint, and may die in between: then it adopts the delivered group again, and replays its log.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tests.model.slots.model import Budget, Step
 from tests.model.state import NEVER, Group, Label, at
 
 ONE_SLOT = SlotRules()
-MOVES = 1  # the group that does
-# Of the move: nothing yet; the source has given the group away; the other slot has adopted it.
+MOVES = 1  # the group that moves
+# The phases of the move: not begun; handed over by the source; adopted by the other slot.
 BEFORE, CUT, ADOPTED = range(3)
 NOTHING = None, None
 
 
 class Slot(NamedTuple):
-    """Its groups (None: it does not have it), and the partition's highest event time (None: it has never seen the query)."""
+    """Its groups (None: not in this slot), and the partition's highest event time (None: the slot has never seen the query)."""
 
     groups: tuple[Group | None, Group | None]
     time: Group | None
 
 
 class Processed(NamedTuple):
-    """A frame in the new slot's log, since its last checkpoint: an event, or END with these groups and this highest event time."""
+    """A frame in the new slot's log since its last checkpoint: an event, or an END with these groups and this highest event time."""
 
     label: Label
     groups: tuple[int, ...]
@@ -40,7 +40,7 @@ class Processed(NamedTuple):
 
 
 class Durable(NamedTuple):
-    """Of the new slot: its last checkpoint, what was delivered to it and is not part of that, and its log since."""
+    """The new slot's durable state: its last checkpoint, state delivered to it and not in the checkpoint yet, and its log since."""
 
     state: Slot
     delivered: Slot | None = None
@@ -48,7 +48,7 @@ class Durable(NamedTuple):
 
 
 class LiveAttempt(NamedTuple):
-    """Alive, wanted by Spark or a zombie. `moved`: it goes by the newer map. `told`: slots with its END; `ended`: groups named there."""
+    """Alive, wanted by Spark or a zombie. `moved`: it uses the newer map. `told`: slots that got its END; `ended`: groups named there."""
 
     run: int
     epoch: int
@@ -61,7 +61,7 @@ class LiveAttempt(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything. `underway`: what was handed over and not adopted yet."""
+    """The whole state. `underway`: state handed over and not adopted yet."""
 
     slots: tuple[Slot, Slot]
     underway: Slot | None
@@ -74,12 +74,12 @@ class World(NamedTuple):
     won: bool
     truth: tuple[int, ...]
     budget: Budget
-    durable: Durable = Durable(Slot(NOTHING, None))  # followed while the slot may die
+    durable: Durable = Durable(Slot(NOTHING, None))  # maintained only while the slot may still die
 
 
 @dataclass(frozen=True)
 class Rerouted:
-    """`events`: per epoch, the group of each event; `mine`: the groups that the partition answers for."""
+    """`events`: for each epoch, the group of each event; `mine`: the groups of the partition."""
 
     events: tuple[tuple[int, ...], ...]
     faults: Budget
@@ -87,24 +87,24 @@ class Rerouted:
     mine: tuple[int, ...] = (0, 1)
 
     def first(self) -> World:
-        """Nothing has been sent."""
+        """The world before anything is sent."""
         slots = Slot((Group(), Group()), Group()), Slot((None, None), None)
         return self._started(World(slots, None, BEFORE, (), 0, 0, 0, (), False, (0, 0), self.faults))
 
     def settle(self, world: World) -> World:
-        """Attempts that have sent everything, and that nobody waits for, do nothing any more."""
+        """The world without attempts that have sent everything and that Spark does not wait for: they do nothing more."""
         return world._replace(attempts=tuple(sorted(a for a in world.attempts if self._wanted(world, a) or not self._over(a))))
 
     def done(self, world: World) -> bool:
-        """The last epoch is committed, and the move is over."""
+        """Whether the last epoch is committed and the move is over."""
         return world.epoch == len(self.events) and world.phase == ADOPTED
 
     def problem(self, world: World) -> str | None:
-        """Wrong answers and states are found at the step that shows them."""
+        """None: wrong answers and states are found at the step that shows them."""
         return None
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Every step with the world after it."""
+        """Every possible step, with the world after it."""
         yield from self._move(world)
         yield from self._new_slot(world)
         for i in range(len(world.attempts)):
@@ -137,7 +137,7 @@ class Rerouted:
             yield Step("slot 1 adopts the group", w._replace(slots=(source, adopted), underway=None, phase=ADOPTED, durable=durable))
 
     def _new_slot(self, w: World) -> Iterator[Step]:
-        """Its checkpoints, and its death."""
+        """The new slot's checkpoints, and its death."""
         if not w.budget.crash or w.phase != ADOPTED:
             return
         if w.durable.log or w.durable.delivered:
@@ -166,7 +166,7 @@ class Rerouted:
                 yield from self._pushed(w, i, slot, named)
 
     def _untold(self, me: LiveAttempt) -> set[int]:
-        """Slots that are to have its END, whether they have groups or not."""
+        """The slots that still have to get its END, whether they have groups or not."""
         known = {0, 1} if me.moved and self.rules.end_at_new else {0}
         return known - set(me.told)
 
@@ -174,7 +174,7 @@ class Rerouted:
         return 1 if me.moved and group == MOVES else 0
 
     def _pushed(self, w: World, i: int, slot: int, ended: tuple[int, ...] | None) -> Iterator[Step]:
-        """An event, or END with these groups, to that slot."""
+        """Push an event, or END with these groups, to that slot."""
         me = w.attempts[i]
         if slot == 0 and w.phase != BEFORE and not me.moved and self.rules.split_anew:
             newer = me._replace(moved=True)
@@ -247,7 +247,7 @@ class Rerouted:
         return Step(f"Spark commits epoch {w.epoch}", world if world.epoch == len(self.events) else self._started(world), problem=problem)
 
     def _wrong(self, w: World, me: LiveAttempt) -> str | None:
-        """An answer is the count of its group, in the order of the events."""
+        """The problem of an answer that is not the count of its group, in the order of the events."""
         counts, expected = list(w.truth), []
         for g in self.events[me.epoch]:
             counts[g] += 1
@@ -259,7 +259,7 @@ class Rerouted:
         return w._replace(attempts=(*w.attempts, me), started=w.started + 1, running=(*w.running, me.number))
 
     def _again(self, w: World) -> World:
-        """Spark tries again what nobody works at."""
+        """Start an attempt if none is running."""
         return w if w.running or w.won or w.epoch == len(self.events) else self._started(w)
 
     def _dead(self, w: World, i: int) -> World:
@@ -276,14 +276,14 @@ def _name(me: LiveAttempt) -> str:
 
 
 def _adopted(there: Slot, delivered: Slot) -> Slot:
-    """With the group, and with the event time if it knew of none."""
+    """The slot with the delivered group, and with its event time if the slot had none."""
     return Slot((there.groups[0], delivered.groups[MOVES]), there.time or delivered.time)
 
 
 def _after(there: Slot, done: Processed) -> Slot | None:
     """The slot after that frame; None if the frame is STALE."""
     groups: tuple[Group | None, ...] = there.groups
-    found = {g: group if (group := groups[g]) is not None else Group() for g in done.groups}  # what is not there begins anew
+    found = {g: group if (group := groups[g]) is not None else Group() for g in done.groups}  # a group without state begins anew
     time = there.time or Group()
     if any(is_stale(group, done.label, ONE_SLOT) for group in (*found.values(), time)):
         return None

@@ -1,4 +1,4 @@
-"""What a producer and the two slots do while a group moves, each rule with the reason for it."""
+"""The rules of a producer and the two slots while a group moves, each with its reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rules:
     times: bool = rule("Event times are handed over with the first group; a new slot has had no END of the epochs before.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 

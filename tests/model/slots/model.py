@@ -1,7 +1,7 @@
 """Several slots of a keyed deployment: an attempt splits its events over them and ENDs at each; in between anything may fail.
 
-What happens inside of a slot (instances, logs, checkpoints) is the other model's: here a slot does each step at once. One partition, a key
-group in each slot; the world holds what the slots have, the attempts that are alive, and what Spark believes.
+The inside of a slot (instances, logs, checkpoints) belongs to the other model: here a slot does each step at once. One partition, a key
+group in each slot; the world holds the slots' state, the live attempts, and what Spark believes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ONE_SLOT = SlotRules()
 
 
 class Slot(NamedTuple):
-    """Its key group's count, the partition's highest event time as an END told it, and the runs in the order it saw them."""
+    """Its key group's count, the partition's highest event time by its ENDs, and the runs in the order in which it saw them."""
 
     memory: Memory = Memory((Group(),))
     time: Group = Group()
@@ -28,28 +28,28 @@ class Slot(NamedTuple):
 
 
 class LiveAttempt(NamedTuple):
-    """Alive, wanted by Spark or a zombie. `sent`: per slot, how many of its frames are processed; the last one is END."""
+    """Alive, wanted by Spark or a zombie. `sent`: for each slot, the number of its frames processed; the last one is END."""
 
     run: int
     epoch: int
     number: int
     sent: tuple[int, ...]
-    answers: tuple[int, ...] = ()  # to its events
+    answers: tuple[int, ...] = ()  # one for each event
 
 
 class Budget(NamedTuple):
-    """How often each fault may still happen."""
+    """The number of times that each fault may still happen."""
 
-    fail: int = 0  # Spark gives an attempt up; it lives on as a zombie
-    die: int = 0  # an attempt ends where it is
+    fail: int = 0  # Spark gives up an attempt, which lives on as a zombie
+    die: int = 0  # an attempt dies where it is
     twin: int = 0  # a second attempt while the first one runs
-    rerun: int = 0  # the stage runs again after the task succeeded
+    rerun: int = 0  # the stage runs again after the task's success
     restart: int = 0  # the driver starts again and replays the epoch
-    crash: int = 0  # of the new slot's owner, while a group moves (tests/model/rerouted)
+    crash: int = 0  # the new slot's owner dies while a group moves (tests/model/rerouted)
 
 
 class World(NamedTuple):
-    """Everything. `running`: attempts that Spark waits for; `started`: of this epoch and run; `won`: one of them has succeeded."""
+    """The whole state. `running`: attempts that Spark waits for; `started`: attempts of this epoch and run; `won`: one has succeeded."""
 
     slots: tuple[Slot, ...]
     attempts: tuple[LiveAttempt, ...]
@@ -63,7 +63,7 @@ class World(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One thing that can happen next. `chosen`: a fault; it counts for no progress."""
+    """A possible next step. `chosen`: a fault; it does not count as progress."""
 
     text: str
     world: World
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Slots:
-    """`events`: per epoch, the slot that each event goes to. `rules` are of the slots together, `each` of one slot."""
+    """`events`: for each epoch, the slot of each event. `rules` are for the slots together, `each` for one slot."""
 
     events: tuple[tuple[int, ...], ...]
     faults: Budget
@@ -82,25 +82,25 @@ class Slots:
     count: int = 2
 
     def first(self) -> World:
-        """Nothing has been sent."""
+        """The world before anything is sent."""
         empty = World((Slot(),) * self.count, (), 0, 0, 0, (), False, (0,) * self.count, self.faults)
         return self._started(empty)
 
     def settle(self, world: World) -> World:
-        """Attempts that have sent everything, and that nobody waits for, do nothing any more."""
+        """The world without attempts that have sent everything and that Spark does not wait for: they do nothing more."""
         live = tuple(sorted(a for a in world.attempts if self._wanted(world, a) or not self._over(a)))
         return world._replace(attempts=live)
 
     def done(self, world: World) -> bool:
-        """The last epoch is committed."""
+        """Whether the last epoch is committed."""
         return world.epoch == len(self.events)
 
     def problem(self, world: World) -> str | None:
-        """Wrong answers and states are found at the step that shows them."""
+        """None: wrong answers and states are found at the step that shows them."""
         return None
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Every step with the world after it."""
+        """Every possible step, with the world after it."""
         for i in range(len(world.attempts)):
             yield from self._frames(world, i)
             if world.budget.die:
@@ -137,7 +137,7 @@ class Slots:
         return Step(text, world)
 
     def _timed(self, group: Group, me: LiveAttempt, label: Label, k: int) -> Group:
-        """Event times grow with the events: the highest one of the whole partition, or what this slot has seen of it."""
+        """The event time after an END: the partition's highest, or without the rule the highest of this slot's events."""
         seen = [n for n, s in enumerate(self.events[me.epoch]) if s == k or self.rules.whole_time]
         group = touch(group, label, self.each)
         highest = max((me.epoch * 10 + n for n in seen), default=0)
@@ -185,7 +185,7 @@ class Slots:
         return Step(f"Spark commits epoch {w.epoch}", world if self.done(world) else self._started(world), problem=problem)
 
     def _wrong(self, w: World, me: LiveAttempt) -> str | None:
-        """Each slot counts its own key: an answer is that count, in the order in which the events were processed."""
+        """The problem of answers that are not each slot's counts of its own key, in the order of processing."""
         expected = sorted(w.truth[k] + n + 1 for k in range(self.count) for n in range(self._of(me, k)))
         got = sorted(me.answers)
         return None if got == expected else f"Spark takes the answers {got} of {_name(me)}, expected {expected}"
@@ -195,7 +195,7 @@ class Slots:
         return w._replace(attempts=(*w.attempts, me), started=w.started + 1, running=(*w.running, me.number))
 
     def _again(self, w: World) -> World:
-        """Spark tries again what nobody works at."""
+        """Start an attempt if none is running."""
         return w if w.running or w.won or self.done(w) else self._started(w)
 
     def _dead(self, w: World, i: int) -> World:

@@ -1,4 +1,4 @@
-"""What a producer does that has several slots, each rule with the reason for it."""
+"""The rules of a producer with several slots, each with its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rules:
     one_run_order: bool = rule("A run has one place for all slots; else two runs of one plan may be seen in another order by each.")
 
     def without(self, name: str) -> Rules:
-        """The same with one rule off."""
+        """The same rules with one off."""
         return replace(self, **{name: False})
 
 
