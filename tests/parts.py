@@ -26,13 +26,13 @@ from platformdirs import user_state_path
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "tests"
-# Runs of the gate by this user, in whatever clone: what was unsteady in each.
+# The runs of the gate by this user, in any clone, each with its unsteady tests.
 RUNS = user_state_path("udo-spark") / "gate.jsonl"
 # Most tests wait for processes; three parts at once keep two cores busy to 96 %.
 JOBS = 3
 MOST_UNSTEADY = 3
 REMEMBERED_RUNS = 5
-# Of the text of an unsteady test's failure: all there is to find its cause by.
+# The length kept of the text of an unsteady test's failure: its cause can be found by nothing else.
 TOLD_CHARS = 6000
 PASSED, SOME_FAILED = 0, 1
 _printing = threading.Lock()
@@ -40,7 +40,7 @@ _printing = threading.Lock()
 
 @dataclass(frozen=True)
 class Part:
-    """What one process runs: pytest on these paths below tests/ (`marks`: its -m; `without`: its --ignore-glob), or a module."""
+    """The work of one process: pytest on these paths below tests/ (`marks`: its -m; `without`: its --ignore-glob), or a module."""
 
     paths: tuple[str, ...] = ()
     marks: str = "not docker"
@@ -70,7 +70,7 @@ _CLUSTERS = tuple(
 _CLUSTERS += tuple(f"udo_interface/test_{name}.py" for name in ("three_hosts", "two_nodes"))
 _KEYED = tuple(f"udo_interface/test_{name}.py" for name in ("inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane"))
 _PLANS = ("udo_interface/test_plans.py", "udo_interface/test_drawn_values.py")
-# The longest first: the short ones fill what is left.
+# The longest parts first: the short ones fill the rest.
 GATE = {
     "nodes": Part(("node_manager",), without=(*_TRIALS, *_SCALING)),
     "spark": Part(("udo_interface",)),
@@ -113,7 +113,7 @@ DEEP = {
 
 @dataclass
 class Outcome:
-    """How a part ended; `failed` are those of the first run, `why` with what text, `unsteady` those of them that passed alone."""
+    """The result of a part; `failed`: tests that failed in the first run, `why`: their texts, `unsteady`: those that then passed alone."""
 
     part: str
     commit: str
@@ -127,24 +127,24 @@ class Outcome:
 
     @property
     def red(self) -> list[str]:
-        """What makes the whole run fail."""
+        """The failures that make the whole run fail."""
         return [t for t in self.failed if t not in self.unsteady] + ([f"{self.part}: {self.broken}"] if self.broken else [])
 
 
 class Run:
-    """The gate, or deep parts, on what is checked out here."""
+    """A run of the gate, or of deep parts, on the present checkout."""
 
     def __init__(self, parts: Mapping[str, Part], deep: bool, jobs: int, order: int | None = None) -> None:
         self._parts, self._deep, self._jobs, self._order = parts, deep, jobs, order
         self._commit = _commit()
 
     def outcomes(self, names: Iterable[str]) -> list[Outcome]:
-        """Run these parts, then what failed once more, alone."""
+        """Run these parts, then each failed test once more, alone."""
         pool = ThreadPoolExecutor(self._jobs)
         try:
             done = list(pool.map(self._part, names))
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C: those under way have got it too, and clean up
+            pool.shutdown(cancel_futures=True)  # Ctrl-C: the parts in progress have got it, too, and clean up
         if sum(len(o.failed) for o in done) <= MOST_UNSTEADY:
             for outcome in done:
                 outcome.unsteady = [test for test in outcome.failed if self._passes_alone(outcome.part, test)]
@@ -153,12 +153,12 @@ class Run:
         return done
 
     def _keep(self, outcome: Outcome) -> None:
-        """A deep part that has passed is not to be run again, also when the next one is interrupted."""
+        """Keep the outcome of a deep part that passed: it is not run again, also when the next part is interrupted."""
         if self._deep and not outcome.red:
             _kept(outcome.part).write_text(json.dumps(asdict(outcome)))
 
     def passed_before(self, name: str) -> Outcome | None:
-        """How a deep part ended that has passed on this very commit."""
+        """The outcome of a deep part that has passed on this very commit."""
         if not self._deep or not self._commit or not _kept(name).exists():
             return None
         before = Outcome(**json.loads(_kept(name).read_text()))
@@ -173,7 +173,7 @@ class Run:
             status = self._process(name, [sys.executable, "-m", *part.module])
         else:
             chosen = [*_paths(part.paths), "-m", part.marks, *(f"--ignore-glob={ROOT}/tests/{p}" for p in part.without)]
-            if self._order is not None:  # of the files, and of the tests of each
+            if self._order is not None:  # the order of the files, and of the tests of each
                 chosen += [f"--random-order-seed={self._order}"]
             status = self._pytest(name, f"--junitxml={xml}", "--cache-clear", *chosen)
         outcome.seconds = round(time.monotonic() - begun, 1)
@@ -195,7 +195,7 @@ class Run:
         return self._process(title, [sys.executable, "-m", "pytest", "-o", f"cache_dir={_cache(cache or title)}", *arguments])
 
     def _process(self, title: str, command: Sequence[str]) -> int:
-        """Its status; what it prints, as one piece if others run beside it."""
+        """Run a command and return its status; its output is printed as one piece if others run at the same time."""
         environment = {**os.environ, **({"UDO_DEEP": "1"} if self._deep else {"UDO_GATE": "1"})}
         print(f"\n# {title}", flush=True)
         if self._jobs == 1:
@@ -215,7 +215,7 @@ def _paths(patterns: Iterable[str]) -> list[str]:
 
 
 def _texts(xml: Path) -> dict[str, str]:
-    """How each failed test of a part failed: the end of what pytest tells."""
+    """The text of each failed test of a part: the end of pytest's report."""
     cases = [(case, told.text or "") for case in ET.parse(xml).getroot()[0] for told in case if told.tag in ("failure", "error")]
     return {f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": text[-TOLD_CHARS:] for case, text in cases}
 
@@ -229,7 +229,7 @@ def _kept(part: str) -> Path:
 
 
 def _commit() -> str:
-    """What is checked out; '' if it has been changed since."""
+    """The commit that is checked out; '' if files have been changed."""
     git = ["git", "-C", str(ROOT)]
     if subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout:
         return ""
@@ -237,7 +237,7 @@ def _commit() -> str:
 
 
 def unsteady_again(outcomes: Iterable[Outcome]) -> list[str]:
-    """Unsteady tests that were unsteady in one of the last runs already; this run is remembered, and how they failed."""
+    """The unsteady tests that were unsteady in one of the last runs already; this run is remembered, with the texts of its failures."""
     now = {test: o.why.get(test, "") for o in outcomes for test in o.unsteady}
     RUNS.parent.mkdir(parents=True, exist_ok=True)
     former = RUNS.read_text().splitlines()[-(REMEMBERED_RUNS - 1) :] if RUNS.exists() else []
@@ -247,7 +247,7 @@ def unsteady_again(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def report(outcomes: Sequence[Outcome], remember: bool) -> int:
-    """A line for each part, what is unsteady, what failed; the status to end with."""
+    """Print a line for each part, the unsteady and the failed tests; return the exit status."""
     print(f"\n{'part':<14}{'commit':<10}{'seconds':>9}{'passed':>8}{'skipped':>9}{'failed':>8}{'unsteady':>10}")
     for o in outcomes:
         passed = o.tests - o.skipped - len(o.failed)
@@ -265,7 +265,7 @@ def report(outcomes: Sequence[Outcome], remember: bool) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if all passed, or all but a few that passed alone."""
+    """Run the command; return 0 if all tests passed, or all but a few that passed alone."""
     parser = argparse.ArgumentParser(prog="python -m tests.parts", description=__doc__.split("\n\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of the gate: {', '.join(GATE)}; deep: {', '.join(DEEP)}; else all")
     parser.add_argument("--deep", action="store_true", help="all tests, those marked `long` too")

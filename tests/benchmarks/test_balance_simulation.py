@@ -1,4 +1,4 @@
-"""The simulated engines follow from arithmetic, and the stories that moved keys detect are those of one process."""
+"""The simulated engines agree with arithmetic, and stories are detected with moving keys as in one process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SETUP = Setup(keys=16, events_divisor=8)
 
 
 def test_the_busiest_engine_bounds_the_throughput() -> None:
-    # given keys of which half go to one of four engines
+    # given keys, one of which on one of four engines has half of the events
     phase = Phase(np.array([0, 1, 0, 2, 0, 3]), 600, True)
     # when each engine can answer 30 events/s
     out = run(SETUP, [phase], 4, None, None, BalanceLimits())
-    # then all together answer twice that, but for the queues that fill at first
+    # then all together answer twice that, apart from the queues that fill at first
     assert out.events == pytest.approx(600 * 60, rel=0.02)
     assert out.skewed_per_engine.tolist() == pytest.approx([out.events / 2, *[out.events / 6] * 3], rel=0.01)
 
@@ -54,7 +54,7 @@ def test_keys_that_move_with_their_state_detect_what_one_process_does_and_split_
 
     assert stories.detect(tweets, keys, 3, keys_map.__getitem__, review, 100) == expected
     split = stories.detect(tweets, keys, 3, PartialKeyGrouping(3).route, None, 100)
-    assert split > expected  # nothing is missed, and what another engine remembers is reported again
+    assert split > expected  # nothing is missed, and stories known to another engine are reported again
 
 
 def test_similar_tweets_share_a_key_and_addresses_say_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The simulated chain: what is injected is what the slots show, and what a detector reports is judged by it."""
+"""The simulated chain: the slots show the injected bottleneck, and a detector's reports are judged by it."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ def test_reports_are_hits_false_alarms_or_too_late() -> None:
     )
     assert found["hit_rate"] == pytest.approx(2 / 3, abs=1e-4)
     assert found["false_alarm_rate"] == pytest.approx(3 / 12)
-    assert found["delay_s"] == 25  # 20 and 30
+    assert found["delay_s"] == 25  # the mean of 20 and 30

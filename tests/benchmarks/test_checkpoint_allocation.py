@@ -1,4 +1,4 @@
-"""The simulated job: what it is made of, and what is known about its best answer."""
+"""The simulated job: its parts, and the known facts about its best answer."""
 
 from __future__ import annotations
 

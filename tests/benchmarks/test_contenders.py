@@ -25,7 +25,7 @@ def test_http_answers_what_the_function_answers(name: str, ids: list[int]) -> No
 
 
 def test_latency_counts_from_the_intended_time_not_from_the_sending() -> None:
-    # given ten events a second from t0 = 100 s on, of which the second batch came late
+    # given ten events a second from t0 = 100 s on, in two batches, the second of which is late
     arrivals = Arrivals([100.05, 100.5], [BATCH.slice(0, 1), BATCH.slice(1, 2)])
     due = Sent(events=4, rate=10.0, started=100.0, ended=100.4).due(arrivals.column("id"))
     assert arrivals.at() - due == pytest.approx(np.array([-0.05, 0.3, 0.2]))

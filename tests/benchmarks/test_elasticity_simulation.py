@@ -1,4 +1,4 @@
-"""The simulated application and cluster follow from arithmetic."""
+"""The simulated application and cluster agree with arithmetic."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from elasticity.scaling.model import Sample, ScalingDecision, plan
 
 
 def never(sample: Sample, memory: None, rng: random.Random) -> tuple[ScalingDecision, None]:
-    """Changes nothing."""
+    """A policy that changes nothing."""
     return ScalingDecision(), None
 
 
 def always(sample: Sample, memory: None, rng: random.Random) -> tuple[ScalingDecision, None]:
-    """Moves a replica in each round."""
+    """A policy that moves a replica in each round."""
     first = sample.operators[0]
     return ScalingDecision((plan(sample, first, "migrate", 1, "", first.replicas[0].name, "n1"),)), None
 
@@ -33,14 +33,14 @@ def test_without_load_an_event_takes_its_service_times_and_hops() -> None:
 
 
 def test_an_operator_that_cannot_keep_up_is_waited_for_ever_longer() -> None:
-    # given 200 events/s, of which the window counts 180 · 7 ms
+    # given 200 events/s: count_by_window gets 180 of them, at 7 ms each
     figures = play("never", 200)
     assert figures["response_p95_ms"] > 60_000
     assert figures["replica_hours"] == pytest.approx(6 / 6, abs=0.1)
 
 
 def test_each_round_with_a_step_stops_the_application_for_what_it_costs() -> None:
-    rounds = 600 / chain.CONTROL_S - 1  # the last one comes with the end
+    rounds = 600 / chain.CONTROL_S - 1  # the last round is at the end
     assert play("always", 1, chain.PAUSE_MS)["availability_percent"] == pytest.approx(100 - 100 * rounds * 8.6 / 600, abs=0.01)
     assert play("always", 1)["availability_percent"] > 99.8
 

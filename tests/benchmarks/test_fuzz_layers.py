@@ -1,4 +1,4 @@
-"""The fuzz of layers, small, and that it finds what it is there to find."""
+"""The fuzzing of layers on a small scale, and that it finds the faults it is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bottlenecks and a day on real deployments: what is injected is what was asked for, and the figures follow from what came back."""
+"""Bottlenecks and a day on real deployments: the injected load is the one asked for, and the figures follow from the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_injected_operator_needs_more_time_than_there_is_and_no_other_one_doe
 
 def test_time_without_answers_is_downtime_and_slots_are_added_up_over_the_day() -> None:
     due = np.arange(0, 100, 0.5)
-    at = np.where((due > 50) & (due < 60), 60.0, due + 0.2)  # a stop of ten seconds, then all at once
+    at = np.where((due > 50) & (due < 60), 60.0, due + 0.2)  # a stop of ten seconds, then all answers at once
     gap_s = np.diff(at).max()
     found = live_chain.LiveOutcome(100.0, at, due, [(0.0, 6), (50.0, 8), (100.0, 8)], steps=2).figures()
     assert found["availability_percent"] == pytest.approx(100 - (gap_s - live_chain.GAP_S), abs=0.01)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks all` and `figures`: which runs the documents show, which are refused, and what is made again."""
+"""`python -m benchmarks all` and `figures`: the runs that the documents show, those that are refused, and those that are repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/papers.md has a place for each suite that it quotes, and a drawing shows each policy."""
+"""docs/papers.md has a place for the figures of each suite that it quotes, and a drawing shows each policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tries inputs tries other ones each time it is run by hand, and says how to try the same again; in CI they are fixed."""
+"""Suites with random inputs draw others in each run by hand, and say how to repeat them; in CI they are fixed."""
 
 from __future__ import annotations
 

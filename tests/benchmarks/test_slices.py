@@ -1,4 +1,4 @@
-"""A run cut into pieces is put together from its newest slices, all of one commit."""
+"""A run in slices is put together from the newest ones, all of one commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) ->
 def test_slices_add_up_and_no_seed_counts_twice() -> None:
     made = together(
         [
-            cut("b", 30, lanes=30),  # before another commit
+            cut("b", 30, lanes=30),  # older than a slice of another commit
             cut("a", 15, lanes=30),
             cut("b", 0, lanes=12),  # overlaps a newer slice
             cut("b", 0, lanes=10),

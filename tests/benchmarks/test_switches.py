@@ -1,4 +1,4 @@
-"""What the update benchmark reads from the answers' order, times and versions."""
+"""The figures that the update benchmark derives from the answers' order, times and versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_switch_is_seen_at_the_client() -> None:
 
 
 def test_pauses_at_the_ends_of_epochs_are_told_apart() -> None:
-    # given a switch behind the second answer, and epochs that end there and, an update being far, behind the fifth
+    # given a switch after the second answer, and epochs that end there and, far from any update, after the sixth
     at = np.append(AT, [9.000, 9.030])
     update = Update("2", asked=-0.1, ready=-0.02, done=0.02)
     # when

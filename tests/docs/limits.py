@@ -1,6 +1,6 @@
-"""What the guides say that cannot be done, and what shows it; test_limits.py finds the statements.
+"""The limitations that the guides state, and the tests that show them; test_limits.py finds the statements.
 
-Guide -> a few words of the statement's line -> the tests that show it, below tests/, or a reason why none of ours can or need show it.
+Guide -> a few words of the statement's line -> the tests that show it, below tests/, or the reason why no test can or need show it.
 """
 
 from __future__ import annotations

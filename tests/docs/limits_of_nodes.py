@@ -1,4 +1,4 @@
-"""What the guides of nodes, their hosts and the registry say that cannot be done; a part of limits.py."""
+"""The limitations that the guides of nodes, their hosts and the registry state; a part of limits.py."""
 
 from __future__ import annotations
 

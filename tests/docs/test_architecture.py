@@ -1,4 +1,4 @@
-"""docs/architecture.md is a map of a few pages' length, each mechanism has a page below docs/design, and what they name exists."""
+"""docs/architecture.md is a map of a few pages' length, each mechanism has a page below docs/design, and all files that they name exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 MAP = ROOT / "docs" / "architecture.md"
 PAGES = sorted((ROOT / "docs" / "design").glob("*.md"))
 MOST_LINES = 150
-# Where files are that the pages name by the end of their path.
+# The folders with the files that the pages name by the end of their path.
 FOLDERS = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "runtimes", "udo_cli", "tests", "benchmarks", "docs")
-# In backticks: a file, with or without its folders, or a folder.
+# A file in backticks, with or without its folders, or a folder.
 _NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|lua|scala|md|toml)|(?:[\w-]+/)+[\w-]*)`", re.ASCII)
 
 
 def _existing() -> set[str]:
-    """Every file and folder of the product, and every end of its path."""
+    """Every file and folder of the product, by each end of its path."""
     paths = {p.relative_to(ROOT) for folder in FOLDERS for p in [ROOT / folder, *(ROOT / folder).rglob("*")]}
     return {"/".join(p.parts[at:]) for p in paths for at in range(len(p.parts))}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes")
-# A longer file says in its first lines why it is one.
+# A longer file gives the reason in its first lines.
 MOST_LINES = 400
 
 
@@ -55,11 +55,11 @@ def test_a_class_name_means_one_thing() -> None:
 
 
 def test_only_one_function_skips_tests_and_it_fails_where_all_parts_are_required() -> None:
-    """Whatever else skips goes unnoticed there."""
+    """Any other way to skip would go unnoticed there."""
     skipping = re.compile(r"skip|skip[iI]f|skipTest|skipUnless|SkipTest|importorskip|xfail")
     found = []
     for path in _sources("tests"):
-        if path == ROOT / "tests" / "conftest.py":  # `require`, and the marker `long`, which asks the same
+        if path == ROOT / "tests" / "conftest.py":  # it has `require`, and the marker `long`
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""The Helm chart and the systemd units: what their tools and Kubernetes' schemas say, and that they fit the commands' options."""
+"""The Helm chart and the systemd units pass their tools and Kubernetes' schemas, and fit the options of the commands."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_chart_is_accepted_by_helm_and_by_the_schemas_of_kubernetes(case: st
     assert {"StatefulSet", "DaemonSet", "Service"} <= {d["kind"] for d in documents}
     for document in documents:
         kubernetes_validate.validate(document, SCHEMAS, strict=True)
-        document["metadata"]["nmae"] = "?"  # that it looks at all
+        document["metadata"]["nmae"] = "?"  # an unknown field, to show that the validation works
         with pytest.raises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate(document, SCHEMAS, strict=True)
 

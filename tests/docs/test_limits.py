@@ -1,4 +1,4 @@
-"""What the guides say that cannot be done, or only so, is shown by a test, or has a reason why none of ours can show it (limits.py)."""
+"""Every limitation that the guides state is shown by a test, or has a reason why no test can show it (limits.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs.limits import LIMITS
 from tests.support.cited import TESTS, require_cited
 
 ROOT = TESTS.parent
-# They have checks of their own, or are normative.
+# Documents that have checks of their own, or are normative.
 NO_GUIDES = {
     "architecture.md",
     "contributing.md",
@@ -26,7 +26,7 @@ SAYS_NO = re.compile(r"\b(cannot|not\s+yet|so\s+far|not\s+supported|only)\b", re
 
 
 class Statement(NamedTuple):
-    """A line of a guide in which words begin that say no, or only this."""
+    """A line of a guide in which a word of denial or restriction begins (SAYS_NO)."""
 
     guide: str
     number: int
@@ -34,7 +34,7 @@ class Statement(NamedTuple):
 
 
 def statements() -> Iterator[Statement]:
-    """Of all guides, outside of their code."""
+    """The statements of all guides, outside their code."""
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         if path.name in NO_GUIDES:
             continue

@@ -1,4 +1,4 @@
-"""docker/monitoring: alert rules that promtool takes, and a dashboard; both ask for metrics that there are."""
+"""docker/monitoring: alert rules that promtool accepts, and a dashboard; both use only metrics that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/protocol.md list what the code has, all of it and nothing else."""
+"""The tables of docs/protocol.md list all that the code has, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TOLD = Assignment(
 
 
 def table(head: str) -> dict[str, list[str]]:
-    """The table whose first column has this head: the other cells of its rows, by each name in the first one."""
+    """The table whose first column has this head: for each name in the first column, the other cells of its row."""
     _, found, rest = TEXT.partition(f"| {head} |")
     assert found, f"no table {head}"
     rows: dict[str, list[str]] = {}
@@ -59,7 +59,7 @@ def table(head: str) -> dict[str, list[str]]:
 
 
 def subclasses(error: type[errors.UdoError]) -> list[type[errors.UdoError]]:
-    """It, and all that are one."""
+    """The class and all its subclasses."""
     return [error, *(below for each in error.__subclasses__() for below in subclasses(each))]
 
 

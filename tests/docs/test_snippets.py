@@ -1,6 +1,6 @@
-"""Runs what the documentation shows: every `sh` and `python` block of a document, in order, in one fresh platform.
+"""Runs the snippets of the documentation: every `sh` and `python` block of a document, in order, on one fresh platform.
 
-Blocks behind a line `<!-- with Docker -->` run with a daemon only. A block behind `<!-- not run: reason -->` never does, and stands in
+Blocks after a line `<!-- with Docker -->` run only with a daemon. A block after `<!-- not run: reason -->` never runs, and is in
 NOT_RUN with the test that shows it instead.
 """
 
@@ -22,12 +22,12 @@ from tests.support.selection import long
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
-# How a snippet of a bare Redis client gets in: as the node manager.
+# The login for snippets with a bare Redis client: the node manager's.
 SERVER = """export UDO_QUEUE_SOCKET="$UDO_HOME/node/run/queue.sock"
 export UDO_QUEUE_PASSWORD="$(python -c "import json; print(json.load(open('$UDO_HOME/node/servers/access.json'))['manager'])")"
 """
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What cannot run as it stands: (document, reason) -> the test that does the same.
+# Blocks that cannot run as they are: (document, reason) -> the test that does the same.
 NOT_RUN = {
     ("docs/connect.md", "takes a Connect server"): "udo_interface/test_connect.py::test_a_batch_job_through_connect_answers_as_any_other",
     ("docs/deploying.md", "takes a cluster"): "docs/test_kubernetes.py::test_the_daemons_understand_what_the_chart_tells_them",
@@ -55,14 +55,14 @@ NOT_RUN = {
     ("docs/state.md", "takes a bucket, and Spark's own libraries for it"): "udo_interface/test_store_s3.py::"
     "test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket",
 }
-# All blocks of one document; with other work on the machine up to four times as long, and below what pytest is told.
+# The time for all blocks of one document on a quiet machine, and pytest's own limit, which is above any `bound`.
 RUN_S = 240
 MOST_S = 1000
 WITH_DOCKER = "<!-- with Docker -->"
 
 
 def marked(text: str) -> list[tuple[str, str, str]]:
-    """(language, body, the line before it if it is a mark) of all blocks that could run."""
+    """(language, body, the line before it if that is a mark) of all blocks that could run."""
     found = []
     for m in _FENCE.finditer(text):
         before = (text[: m.start()].rstrip().splitlines() or [""])[-1]
@@ -99,7 +99,7 @@ def script(document: str, *, docker: bool) -> str:
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Environment of a platform of the test's own; whatever the snippets left running is stopped."""
+    """The environment of a platform of the test's own; programs that the snippets left running are stopped at the end."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "SPARK_", "PYSPARK_")) or k == "SPARK_SUBMIT_OPTS"}
     binaries = str(Path(sys.executable).parent)
     env = {**keep, "UDO_HOME": str(tmp_path / "home"), "PATH": f"{binaries}{os.pathsep}{keep['PATH']}"}
@@ -108,7 +108,7 @@ def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) -> None:
-    """All blocks of this document that are to run, in the folder `work`."""
+    """Run the selected blocks of this document, in the folder `work`."""
     text = script(document, docker=docker)
     if "udo up" not in text:
         text = text.replace("set -euo pipefail", f"set -euo pipefail\nudo up\n{SERVER}", 1)
@@ -119,7 +119,7 @@ def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) ->
 
 
 def chosen(first: Sequence[str], documents: Sequence[str]) -> list[Any]:
-    """A newcomer's first ones, and the others, which run with all tests (`make deep`)."""
+    """The documents for newcomers as they are, and the others, which run with all tests (`make deep`)."""
     return [document if document in first else long(document) for document in documents]
 
 
@@ -134,7 +134,7 @@ def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Pat
 def test_the_snippets_run_with_docker(document: str, docker: Daemon, runtime_image: str, platform: dict[str, str], tmp_path: Path) -> None:
     if runtime_image != "udo-runtime-python:cp311":
         require("Python 3.11", f"the documents name it, and Debian's made {runtime_image}")
-    if not docker("images", "--quiet", "python:3.11-slim").strip():  # a machine that cannot reach Docker Hub
+    if not docker("images", "--quiet", "python:3.11-slim").strip():  # on a machine that cannot reach Docker Hub
         docker("tag", DEBIAN, "python:3.11-slim")
     command = tmp_path / "work" / "docker" / "runtime.sh"
     command.parent.mkdir(parents=True)

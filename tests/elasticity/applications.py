@@ -10,7 +10,7 @@ COSTS: dict[Kind, float] = {"scale_out": 50.0, "migrate": 50.0, "scale_in": 50.0
 
 
 def replica(name: str = "r0", use: float | None = 0.6, **more: Any) -> Replica:
-    """One that answers 100 events/s when busy, keeps up, and passes on all; on node n0."""
+    """A replica on node n0 that answers 100 events/s when busy, keeps up, and passes on all."""
     answers = more.pop("answers", None if use is None else 100 * use)
     figures = {"node": "n0", "arrivals": answers, "answers": answers, "outputs": answers, "backlog": 0.0} | more
     return Replica(name, use=use, **figures)
@@ -19,7 +19,7 @@ def replica(name: str = "r0", use: float | None = 0.6, **more: Any) -> Replica:
 def operator(
     name: str = "op", uses: tuple[float | None, ...] = (0.6,), upstream: str = "", most: int = 1_000, **more: Any
 ) -> OperatorSample:
-    """One replica for each use."""
+    """An operator with one replica for each use."""
     replicas = tuple(replica(f"{name}-{i}", use, **more) for i, use in enumerate(uses))
     return OperatorSample(name, replicas, (upstream,) if upstream else (), most)
 
@@ -30,10 +30,10 @@ def node(name: str = "n0", use: float = 0.3, room: int = 4, **delays_ms: float) 
 
 
 def sample(*operators: OperatorSample, at_s: float = 0.0, nodes: tuple[Host, ...] = (), response_ms: float | None = 50.0) -> Sample:
-    """An application; without nodes, one with room and a neighbour with room."""
+    """A sample of an application; by default on a node with room that has a neighbour with room."""
     return Sample(at_s, operators, nodes or (node(n1=1.0), node("n1", n0=1.0)), response_ms, COSTS)
 
 
 def kinds(plans: Any) -> list[tuple[str, str, int]]:
-    """What plans do: operator, kind, replicas afterwards."""
+    """The plans as (operator, kind, replicas afterwards)."""
     return [(p.operator, p.kind, p.replicas) for p in plans if isinstance(p, Plan)]

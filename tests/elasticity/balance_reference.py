@@ -1,4 +1,4 @@
-"""What the balancing policies are compared with: the paper's algorithm taken literally, and exact optima of small cases."""
+"""The references for balancing policies: the paper's algorithm taken literally, and exact optima of small cases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def above(load: Sequence[int], theta_percent: int) -> bool:
-    """imbScore > θ, in whole numbers."""
+    """Whether imbScore > θ, in integers."""
     n, total = len(load), sum(load)
     return 10**4 * n * (n * sum(x * x for x in load) - total**2) > theta_percent**2 * (n - 1) * total**2
 
@@ -20,13 +20,13 @@ def algorithm_1(
     theta_percent: int,
     choose: Callable[[Iterable[tuple[int, int]]], tuple[int, int]],
 ) -> list[int]:
-    """Paper 2, algorithm 1, every candidate tried: `choose` takes the most (max) or the least loaded (min) of the keys that help."""
+    """Paper 2, algorithm 1, trying every candidate: `choose` takes the most (max) or the least loaded (min) of the keys that help."""
 
     def loads(assignment: list[int]) -> list[int]:
         return [sum(w for k, w in enumerate(keys_load) if assignment[k] == e) for e in range(engines)]
 
     def spread(assignment: list[int]) -> int:
-        return sum(x * x for x in loads(assignment))  # the mean is always the same: imbScore rises and falls with it
+        return sum(x * x for x in loads(assignment))  # the mean is constant, so imbScore grows with this sum
 
     keys_map = list(keys_map)
     while above(loads(keys_map), theta_percent):
@@ -47,9 +47,9 @@ def algorithm_1(
 
 
 def optimum_percent(keys_load: Sequence[int], engines: int) -> float:
-    """The lowest imbScore that any assignment has, by dynamic programming over the loads of all engines but the last.
+    """The lowest imbScore of any assignment, by dynamic programming over the loads of all engines but the last.
 
-    Takes loads whose sum is small: memory is (sum + 1) ** (engines - 1) bits.
+    The sum of the loads must be small: memory is (sum + 1) ** (engines - 1) bits.
     """
     total = sum(keys_load)
     reachable = np.zeros((total + 1,) * (engines - 1), bool)

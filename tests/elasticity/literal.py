@@ -1,4 +1,4 @@
-"""Algorithm 3 of the paper word for word, and the exact optimum of small cases: what the allocation is compared with."""
+"""References for the allocation: algorithm 3 of the paper word for word, and the exact optimum of small cases."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from elasticity.allocation.history import Floats, Ints
 
 
 def allocate_literally(values: Floats, load: Floats, copies: int, limit: float) -> Ints:
-    """Sorts all checkpoints again after each step; knows nothing of heaps and of what can be passed over."""
+    """Sort all checkpoints again after each step, without heaps and shortcuts."""
     groups, nodes = values.shape
     placement = np.full((groups, copies), -1)
-    # The i-th best nodes are all nodes of the i-th best value; a group's own node is none of them.
+    # The i-th best nodes are all nodes with the i-th best value; a group's own node is not among them.
     levels = [sorted({float(v) for v in row if np.isfinite(v)}) for row in values]
     waiting = [(g, c, 0) for g in range(groups) for c in range(copies)]
 
@@ -38,7 +38,7 @@ def allocate_literally(values: Floats, load: Floats, copies: int, limit: float) 
 
 
 def optimal_score(values: Floats, load: Floats, copies: int, limit: float) -> float | None:
-    """The least score under both constraints by an integer linear program; None if they cannot be met at once."""
+    """The least score under both constraints, by an integer linear program; None if they cannot be met together."""
     groups, nodes = values.shape
     cost = np.where(np.isfinite(values), values, 0).astype(np.float64).ravel()
     each_group = np.kron(np.eye(groups), np.ones(nodes))
@@ -47,6 +47,6 @@ def optimal_score(values: Floats, load: Floats, copies: int, limit: float) -> fl
         cost,
         constraints=[LinearConstraint(each_group, copies, copies), LinearConstraint(each_node, -np.inf, limit)],
         integrality=np.ones(groups * nodes),
-        bounds=Bounds(0, np.isfinite(values).ravel().astype(float)),  # at most one of a group on a node, none on its own
+        bounds=Bounds(0, np.isfinite(values).ravel().astype(float)),  # at most one checkpoint of a group on a node, none on its own
     )
     return float(found.fun) if found.success else None

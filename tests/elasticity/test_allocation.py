@@ -41,7 +41,7 @@ def jobs(draw: st.DrawFn, groups: int = 24, nodes: int = 7) -> tuple[Floats, Int
 
 
 def assert_apart(placement: Ints, owner: Ints) -> None:
-    """Constraint 1."""
+    """Check constraint 1."""
     assert placement.min() >= 0
     assert not (placement == owner[:, None]).any()
     assert all(len(set(row)) == len(row) for row in placement.tolist())

@@ -77,7 +77,7 @@ def test_missing_figures_grant_nothing_and_earn_no_token() -> None:
 
 
 def test_downtime_that_was_measured_and_that_steps_cost_stays_within_the_sla() -> None:
-    """0.1 % of an hour is 3.6 s."""
+    """The limit is 3.6 s: 0.1 % of an hour."""
     m = manager(downtime_percent=0.1)
     m.decide(seen(0))
     assert operators(m.decide(seen(60, proposal("count", cost_ms=1000.0), down_ms=2000)).decision.granted) == ["count"]

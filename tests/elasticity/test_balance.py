@@ -25,19 +25,19 @@ EXACT = BalanceLimits(chance_sigmas=0)
 
 
 def zipf(keys: int, exponent: float, events: int = 10_000_000) -> np.ndarray:
-    """Events of each key; the key's number is its rank."""
+    """The number of events of each key; the key's number is its rank."""
     weights = np.arange(1, keys + 1) ** -exponent
     return np.round(events * weights / weights.sum()).astype(np.int64)
 
 
 def from_kg(keys_load: np.ndarray, engines: int) -> LoadView:
-    """That load where static key grouping puts it, the most frequent key having number 1 as in the paper."""
+    """That load under static key grouping; as in the paper the most frequent key has number 1."""
     return LoadView(np.arange(1, len(keys_load) + 1) % engines, keys_load, engines)
 
 
 @st.composite
 def views(draw: st.DrawFn, keys: int = 14, load: int = 40, engines: int = 4) -> LoadView:
-    """Small systems in any assignment, loads of 0 among them."""
+    """Small systems in any assignment, with loads that may be 0."""
     n = draw(st.integers(2, engines))
     loads = draw(st.lists(st.integers(0, load), min_size=1, max_size=keys))
     return LoadView(np.array(draw(st.lists(st.integers(0, n - 1), min_size=len(loads), max_size=len(loads)))), np.array(loads), n)
@@ -122,7 +122,7 @@ def test_every_policy_says_what_it_did(view: LoadView) -> None:
         decision: BalanceDecision = policy(view, BalanceLimits())
         assert decision.keys.tolist() == [k for k in range(len(view.keys_load)) if decision.keys_map[k] != view.keys_map[k]]
         assert decision.after_percent == imb_score(eng_load(decision.keys_map, view.keys_load, view.engines))
-        if policy is not lptf:  # the one that may end worse than it began
+        if policy is not lptf:  # LPTF may end worse than it began
             assert decision.after_percent <= decision.before_percent + 1e-9
         if not goal(view, BalanceLimits()).due(eng_load(*_of(view))):
             assert not len(decision.keys)
@@ -130,7 +130,7 @@ def test_every_policy_says_what_it_did(view: LoadView) -> None:
 
 @pytest.mark.parametrize(
     ("exponent", "engines", "lowest", "bound", "moved_percent"),
-    # At 1.2 the hottest key's engine has more than 5 % of all keys too many, the heaviest of its others counted first.
+    # At 1.2 the hottest key's engine has to give away more than 5 % of all keys, even if the heaviest of its others go first.
     [(1.5, 5, 52.4, 1.20, 5), (1.5, 6, 65.0, 1.15, 5), (1.2, 5, 4.3, 1.58, 12.5), (1.2, 6, 14.3, 1.46, 12.5)],
 )
 def test_dlb_h_reaches_what_keeping_keys_whole_allows_with_few_keys(
@@ -155,7 +155,7 @@ def test_dlb_h_reaches_what_keeping_keys_whole_allows_with_few_keys(
 def test_a_key_too_hot_is_named_and_no_others_are_moved_in_vain() -> None:
     # given a key with half of the load, and the rest spread evenly over the other engines
     view = LoadView(np.array([0, *([1, 2, 3] * 100)]), np.array([300, *([1] * 300)]), 4)
-    # then the paper's algorithm would find nothing either, but with one light key beside the hot one it would move it for nothing
+    # then the paper's algorithm would move nothing either; but it would move a light key beside the hot one in vain
     assert dlb_h(view, BalanceLimits()).too_hot == (0,)
     beside = LoadView(np.array([0, 0, *([1, 2, 3] * 100)]), np.array([300, 1, *([1] * 300)]), 4)
     assert dlb_h(beside, LITERAL).keys.tolist() == [1]
@@ -173,12 +173,12 @@ def test_a_window_of_few_events_is_no_reason_to_move_keys() -> None:
     assert dlb_h(view, BalanceLimits()).before_percent > 15
     assert not len(dlb_h(view, BalanceLimits()).keys)
     assert len(dlb_h(view, EXACT).keys)
-    # when a hundred times as many are counted, it is one
+    # when a hundred times as many are counted, the same difference is a reason
     assert len(dlb_h(LoadView(view.keys_map, view.keys_load * 100, 4), BalanceLimits()).keys)
 
 
 def test_state_to_carry_is_weighed_against_load() -> None:
-    # given two keys that would do, the more loaded one with far more state
+    # given two keys that would help, the more loaded one with far more state
     view = LoadView(np.array([0, 0, 0, 1]), np.array([40, 41, 100, 100]), 2, np.array([1_000, 1_000_000, 0, 0]))
     assert dlb_h(view, EXACT).keys.tolist() == [1]
     assert dlb_h(view, BalanceLimits(events_per_byte=1e-5, chance_sigmas=0)).keys.tolist() == [0]
@@ -218,7 +218,7 @@ def test_static_key_grouping_starts_with_key_modulo_engines_and_stays() -> None:
 
 
 def test_a_decision_over_a_million_keys_and_a_thousand_engines_is_fast() -> None:
-    # The figure is `decision_ms_at_scale` of the benchmark, below 100 ms; here only that nothing takes quadratic time.
+    # The benchmark measures `decision_ms_at_scale`, below 100 ms; here only quadratic time would fail.
     rng = np.random.default_rng(1)
     view = LoadView(start(1_000_000, 1_000), rng.lognormal(0, 2, 1_000_000), 1_000)
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Balancing by itself: a keyed operator is balanced before it scales out, what swings is left alone, what cannot be helped is named."""
+"""Balancing by the controller: a keyed operator is balanced before it scales out, swings are not followed, hopeless cases are named."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from elasticity.scaling.model import KeyGroups, OperatorSample, Plan, Replica, S
 from tests.elasticity.applications import COSTS, node
 from tests.support.selection import long
 
-# What a replica answers in a second when it works all the time; samples are 10 s apart, and so long are their windows.
+# The answers per second of a replica that is always busy; samples and their windows are 10 s apart and long.
 CAPACITY, EVERY_S = 100.0, 10.0
 Load = Callable[[float], Sequence[float]]
 
 
 class Keyed:
-    """An operator under a load in events/s by key group; steps are carried out at once, groups spread over replicas as `udo scale` does."""
+    """An operator under a load in events/s by key group; steps are done at once, and groups are spread over replicas as by `udo scale`."""
 
     def __init__(self, groups: int, replicas: int) -> None:
         self.places = [g * replicas // groups for g in range(groups)]
@@ -32,7 +32,7 @@ class Keyed:
         self.backlog = np.zeros(replicas)
 
     def sample(self, at_s: float, per_s: Sequence[float]) -> Sample:
-        """After another interval under this load."""
+        """The sample after another interval under this load."""
         n = len(self.names)
         arrivals = np.bincount(self.places, weights=per_s, minlength=n)
         work = self.backlog + arrivals * EVERY_S
@@ -59,7 +59,7 @@ class Keyed:
 
 
 def run(load: Load, seconds: float, groups: int = 32, replicas: int = 3, **own: Any) -> tuple[list[JournalEntry], Keyed]:
-    """All decisions, each carried out at once."""
+    """Carry out each decision at once under this load; return all entries of the journal, and the operator."""
     keyed = Keyed(groups, replicas)
     controller = Controller(Header("local", {"most": 6, **own}, 1))
     entries = []
@@ -75,12 +75,12 @@ def steps(entries: Sequence[JournalEntry]) -> list[tuple[float, Plan]]:
 
 
 def skewed(groups: int = 32, total: float = 150.0, hot: int = 4, share: float = 0.8) -> list[float]:
-    """The first groups have that share of the load."""
+    """A load of which the first `hot` groups have this share."""
     return [total * share / hot if g < hot else total * (1 - share) / (groups - hot) for g in range(groups)]
 
 
 def test_an_overloaded_replica_is_relieved_by_balancing_and_no_replica_is_added() -> None:
-    """Three replicas could answer 300 events/s; the first one gets 120 of 150, in four groups, of which one has to get two."""
+    """Three replicas could answer 300 events/s; the first one gets 120 of 150, in four groups: one replica has to serve two of them."""
     entries, keyed = run(lambda _: skewed(), 1800, policy="fuzzy", calm=10**6)
     kinds = [step.kind for _, step in steps(entries)]
     assert kinds and set(kinds) == {"balance"}
@@ -114,7 +114,7 @@ def test_a_skew_that_swings_to_and_fro_is_not_followed(period_s: float) -> None:
     one, other = skewed(), skewed()[::-1]
     entries, _ = run(lambda at_s: one if at_s % period_s < period_s / 2 else other, 4 * 3600, policy="fuzzy", calm=10**6)
     assert [step for at_s, step in steps(entries) if at_s > 3600] == [], "after the first hour nothing moves any more"
-    # A replica that has too much to do for a minute gets others beside it, once.
+    # A replica that is overloaded for a minute is scaled out, once.
     scaled = [step.kind for _, step in steps(entries) if step.kind in ("scale_out", "scale_in")]
     assert scaled == [] if period_s <= 60 else set(scaled) <= {"scale_out"} and len(scaled) <= 2
 
@@ -166,7 +166,7 @@ def test_nothing_moves_while_a_replica_is_unmeasured_idle_or_balancing_is_off() 
 
 
 def to_the_last(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
-    """Moves the most loaded key to the last engine: a policy of a user's own."""
+    """A user's own policy: it moves the most loaded key to the last engine."""
     keys_map = view.keys_map.copy()
     keys_map[int(view.keys_load.argmax())] = view.engines - 1
     return decided(view, keys_map, goal(view, limits))

@@ -1,4 +1,4 @@
-"""Fuzzy bottleneck detection: the arithmetic, the shipped rules, rules of one's own, and the steps over time."""
+"""Fuzzy bottleneck detection: the arithmetic, the shipped rules, a user's own rules, and the steps over time."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def test_the_slot_that_is_worst_off_decides() -> None:
 
 
 def test_a_queue_is_judged_by_the_work_in_it_and_by_where_it_is_going() -> None:
-    # given 100 events/s when busy all the time: 500 events are 5 s of work, and 20 more each second 2 s more in 10 s
+    # given 100 events/s when busy all the time: 500 events are 5 s of work, and 20 more per second add 2 s in 10 s
     slot = SlotSample(cpu=1, memory=0, busy=1, blocked=0, arrivals=120, answers=100, backlog=500)
     assert (inputs([slot]) or {})["queue"] == pytest.approx(7)
-    # when answers have no room downstream half of the time, half of it is not this operator's
+    # when answers have no room downstream half of the time, this operator causes half of the queue
     assert (inputs([replace(slot, blocked=0.5)]) or {})["queue"] == pytest.approx(3.5)
-    # when nothing is answered at all although events wait, it cannot be worse
+    # when nothing is answered although events wait, it is as bad as possible
     assert (inputs([replace(slot, answers=0)]) or {})["queue"] == float("inf")
 
 
@@ -149,7 +149,7 @@ def steps(loads: list[float | None], patience: Hysteresis) -> list[Step]:
 def test_it_prepares_takes_over_stops_and_scales_in() -> None:
     p = Hysteresis(confirm=1, calm=3, settle=0)
     assert steps([50, 65, 70, 80], p) == ["none", "prepare", "none", "take_over"]
-    assert steps([65, 58, 54], p) == ["prepare", "none", "stop_prepared"]  # 58 lies within the band below 60
+    assert steps([65, 58, 54], p) == ["prepare", "none", "stop_prepared"]  # 58 is in the band below 60 in which nothing changes
     assert steps([10, 10, 10, 10], p) == ["none", "none", "scale_in", "none"]
     assert steps([90], p) == ["take_over"]
 

@@ -1,4 +1,4 @@
-"""DS2: all operators at once to where source rates, selectivities and true rates put them."""
+"""DS2: all operators at once get the replicas that source rates, selectivities and true rates require."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_true_rate_is_per_busy_second() -> None:
 
 
 def test_the_replica_with_the_most_arrivals_bounds_the_others() -> None:
-    # given four replicas of 100 events/s when busy, one of which gets 95 of 110 events: together they can answer 116
+    # given four replicas of 100 events/s when busy, one of which gets 95 of 110 events: the four can answer 116
     assert true_rate(operator(uses=(0.95, 0.05, 0.05, 0.05))) == pytest.approx(100 * 110 / 95 / 4)
 
 
@@ -54,7 +54,7 @@ def test_a_use_within_bounds_is_left_alone() -> None:
 
 
 def test_a_backlog_is_to_be_worked_off() -> None:
-    assert granted(operator(uses=(0.7, 0.7), backlog=3000.0)) == [("op", "scale_out", 4)]  # 140 + 6000 / 60 at 60 a replica
+    assert granted(operator(uses=(0.7, 0.7), backlog=3000.0)) == [("op", "scale_out", 4)]  # 140 + 6000 / 60 at 60 per replica
 
 
 def test_an_operator_that_saw_nothing_keeps_what_is_known_of_it() -> None:
@@ -68,7 +68,7 @@ def test_an_operator_that_saw_nothing_keeps_what_is_known_of_it() -> None:
 def test_scaling_out_that_brings_nothing_is_not_repeated() -> None:
     decision, memory = ds2(sample(operator(uses=(1.0,), arrivals=300.0)), None, RNG)
     assert kinds(decision.granted) == [("op", "scale_out", 5)]
-    # when five replicas together answer no more than the one did
+    # when five replicas together answer no more than the single one did
     same = OperatorSample("op", tuple(replica(f"r{i}", use=1.0, answers=20.0, arrivals=60.0) for i in range(5)))
     decision, memory = ds2(sample(same, at_s=60), memory, RNG)
     assert not decision.granted

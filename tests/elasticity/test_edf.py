@@ -31,7 +31,7 @@ def test_replicas_that_the_others_could_do_without_are_given_back() -> None:
     # c · S_out = 0.525: of three replicas used 0.34, two would be used 0.51
     assert kinds(plans(operator(uses=(0.34, 0.34, 0.34)))) == [("op", "scale_in", 2)]
     assert plans(operator(uses=(0.36, 0.36, 0.36))) == []
-    assert plans(operator(uses=(0.0,))) == []  # the last one stays
+    assert plans(operator(uses=(0.0,))) == []  # the last replica stays
 
 
 def test_one_of_the_two_busiest_goes() -> None:
@@ -82,7 +82,7 @@ def test_gains_are_ordered_scale_out_migration_scale_in() -> None:
 
 
 def rounds(response_ms: float, until_s: float, **settings: float) -> list[float]:
-    """When a step is granted to an operator that always asks for more, deciding every 30 s."""
+    """The times at which a step is granted to an operator that asks for more every 30 s."""
     memory, granted, chance = None, [], rng()
     for at_s in range(0, int(until_s) + 1, 30):
         decision, memory = edf(sample(operator(uses=(0.9,)), at_s=at_s, response_ms=response_ms), memory, chance, **settings)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_tokens_do_not_pile_up_beyond_the_capacity() -> None:
 
 
 def test_the_second_objective_bounds_the_downtime_of_an_hour() -> None:
-    # 50 ms a step and a share of 1/24,000 of 3,600 s = 150 ms: three steps an hour
+    # 50 ms per step, and a share of 1/24,000 of 3,600 s = 150 ms: three steps an hour
     granted = rounds(190, 7200, downtime_share=1 / 24_000)
     assert granted[:3] == [60, 120, 180]
     assert granted[3] >= 60 + 3600

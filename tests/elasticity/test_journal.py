@@ -1,4 +1,4 @@
-"""The journal of decisions: what was written replays to the same decisions, and what changed is named."""
+"""The journal of decisions: it replays to the same decisions, and changed ones are named."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_journal_replays_to_the_same_decisions(policy: str, own: dict[str, Any
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(POLICIES))
 def test_the_same_seed_decides_the_same_and_chance_depends_on_nothing_else(seed: int, policy: tuple[str, dict[str, Any]]) -> None:
-    random.seed(seed)  # the generator that everything else may use
+    random.seed(seed)  # the global generator, which other code may use
     seen = samples(seed % 5, 12)
     assert written(Header(*policy, seed=3), seen) == written(Header(*policy, seed=3), seen)
 

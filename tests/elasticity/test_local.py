@@ -1,4 +1,4 @@
-"""What a node decides by itself: any policy stays within its bounds and tokens, and never turns round quickly."""
+"""The decisions of a single node: any policy stays within its bounds and tokens, and never reverses quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from udo_protocol.errors import UsageError
 
 
 def over_time(uses: list[float | None], every_s: float = 10.0, now: int = 2, **own: Any) -> list[tuple[float, str, int]]:
-    """Granted steps (when, kind, replicas) of an operator whose replicas are used like this, one sample after the other."""
+    """The steps granted (when, kind, replicas) to an operator with these uses, one sample after the other."""
     memory, steps = None, []
     for i, use in enumerate(uses):
         seen = sample(operator(uses=(use,) * now), at_s=every_s * i)
@@ -44,7 +44,7 @@ def test_whatever_is_measured_a_step_back_comes_late_and_all_stay_within_bounds(
 
 
 def test_an_oscillating_load_moves_even_the_baseline_without_guards_only_slowly() -> None:
-    swinging = [0.95 if i % 2 else 0.05 for i in range(360)]  # an hour, each ten seconds the opposite
+    swinging = [0.95 if i % 2 else 0.05 for i in range(360)]  # an hour, reversed every ten seconds
     free = over_time(swinging, now=2, policy="accept_all", most=6, reverse_s=0.0, token_s=1.0, capacity=1)
     kept = over_time(swinging, now=2, policy="accept_all", most=6)
     assert len(free) > 100, "so that the next line can fail"

@@ -1,4 +1,4 @@
-"""The Operator Manager of an application's deployment: what it asks for, and the little that it does by itself."""
+"""The Operator Manager of an application's deployment: its requests, and the few steps that it takes without asking."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_fewer_are_asked_for_once_it_has_been_calm_and_never_below_the_least() -
 
 def test_a_step_back_is_counted_from_what_was_seen_to_have_changed() -> None:
     _, memory = decide(sample(0, 0.9))
-    _, memory = decide(sample(10, 0.3, 0.3), memory)  # it was granted
+    _, memory = decide(sample(10, 0.3, 0.3), memory)  # the request was granted
     for at_s in (30.0, 50.0, 69.0):
         decision, memory = decide(sample(at_s, 0.1, 0.1), memory)
         assert asks(decision) == []
     decision, memory = decide(sample(71, 0.1, 0.1), memory)
     assert asks(decision) == [("scale_in", 1)]
     asked_only = None
-    for at_s in (0.0, 10.0, 20.0):  # asked for, and never granted
+    for at_s in (0.0, 10.0, 20.0):  # requested, and never granted
         _, asked_only = decide(sample(at_s, 0.9, 0.1), asked_only)
     _, asked_only = decide(sample(30, 0.1, 0.1), asked_only)
     assert asks(decide(sample(50, 0.1, 0.1), asked_only)[0]) == [("scale_in", 1)], "what only was proposed holds nothing up"

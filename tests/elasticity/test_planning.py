@@ -23,7 +23,7 @@ Cluster = tuple[Floats, Ints, Ints, int]
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Loads, owners, a checkpoint each, number of nodes."""
+    """Loads, owners, one checkpoint for each group, and the number of nodes."""
     groups, nodes = draw(st.integers(1, 40)), draw(st.integers(2, 10))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     owner = rng.integers(0, nodes, groups)
@@ -60,7 +60,7 @@ def test_a_node_stays_overloaded_only_if_no_node_can_take_any_of_its_groups(clus
 
 
 def test_load_moves_to_where_a_checkpoint_lies_even_if_another_node_has_more_room() -> None:
-    # given node 0 overloaded; of its groups only group 1 has a checkpoint where there is room
+    # given node 0 overloaded; only group 1 of its groups has a checkpoint on a node with room
     loads, owner = np.array([0.5, 0.4, 0.7, 0.3]), np.array([0, 0, 1, 2])
     placement = np.array([[1], [2], [2], [0]])
 
@@ -75,7 +75,7 @@ def test_the_smallest_group_that_ends_the_overload_goes() -> None:
 
 
 def test_a_pair_exchanges_nothing_with_others() -> None:
-    # given nodes 0 and 1 overloaded, 2 and 3 with room; group 0 has its checkpoint on node 3, which is not its node's partner
+    # given nodes 0 and 1 overloaded, 2 and 3 with room; group 0 has its checkpoint on node 3, which is not the partner of its node
     loads, owner = np.array([0.5, 0.6, 0.4, 0.5, 0.1, 0.05]), np.array([0, 0, 1, 1, 3, 2])
     placement = np.array([[3], [1], [0], [3], [0], [0]])
 

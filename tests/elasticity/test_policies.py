@@ -1,4 +1,4 @@
-"""Policies are found by name, and a user adds one of their own."""
+"""Policies are found by name, and users can add their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparing scale-outs (paper 3): prepared from δ2′ on, taken over at δ2, given up when the load falls; never to and fro."""
+"""Preparing scale-outs (paper 3): prepared from δ2′ on, taken over at δ2, stood down when the load falls; never flapping."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from elasticity.scaling.model import Host, KeyGroups, OperatorSample, Replica, S
 from elasticity.scaling.scale_out import fairness_degree
 
 EVERY_S = 10.0
-# Seconds of work that wait at a replica that is used 95 %: loads of 50, 70 and 90 by the rules that come with the package.
+# Seconds of work in the queue of a replica used 95 %: by the shipped rules loads of 50, 70 and 90.
 CALM, STRAINED, OVERLOADED, USE = 0.0, 2.0, 10.0, 0.95
 SETTINGS = {"policy": "fuzzy", "least": 1, "most": 8, "confirm": 2, "settle": 1}
 
 
 class Keyed:
-    """An operator with state; `waits(at_s)` seconds of work wait at each replica. What is decided is carried out, or fails."""
+    """A keyed operator with `waits(at_s)` seconds of work in the queue of each replica. Decisions are carried out, or fail."""
 
     def __init__(self, waits: Callable[[float], float], settings: dict[str, object] | None = None, *, fails: bool = False) -> None:
         self.replicas, self.prepared, self._waits, self._fails = 1, 0, waits, fails
@@ -119,7 +119,7 @@ def test_the_fairness_degree_is_what_was_assigned_of_what_was_needed(
 
 
 def test_the_policy_alone_is_the_papers_algorithm() -> None:
-    """Prepared at δ2′, not any more when it is taken over or the load falls: what `local` adds is the holding."""
+    """Prepared at δ2′, and no longer once it is taken over or the load falls; holding it for a while is added by `local`."""
     memory, prepared = None, []
     for i, waits in enumerate([CALM, STRAINED, STRAINED, STRAINED, CALM, CALM]):
         one = Keyed(lambda _, waits=waits: waits)  # type: ignore[misc]

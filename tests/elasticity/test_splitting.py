@@ -1,4 +1,4 @@
-"""Policies that choose an engine per event: how even they are, and that they split keys; the heavy hitters they find."""
+"""Policies that choose an engine per event: their balance, the keys that they split, and the heavy hitters that they find."""
 
 from __future__ import annotations
 

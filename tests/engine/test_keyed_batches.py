@@ -1,4 +1,4 @@
-"""A vectorised keyed operator under the keyed engine: answers, state, timers and dead letters are those of one that works by event."""
+"""A vectorised keyed operator under the keyed engine: answers, state, timers and dead letters equal those of one that works by event."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_bad_events_are_found_and_are_dead_letters_once_whatever_dies(dies: froz
 
 
 class Sums(Operator):
-    """A sum per key, told with each event. Negative events fail when all the rest is done; 99 makes a state that cannot be stored."""
+    """Answers each event with its key's sum. Negative events fail after all other work; 99 leaves state that cannot be stored."""
 
     def __init__(self) -> None:
         self.frames: list[int] = []
@@ -147,7 +147,7 @@ def test_timers_fire_and_states_expire_as_those_of_single_events() -> None:
     assert frames.end() == [1, 2]  # due at second 5
     frames.events(("d", 0, 8), second=100)
     frames.end()
-    assert frames.end() == [4]  # of c, which expires at second 90 as a and b have at second 60
+    assert frames.end() == [4]  # c's timer; c expires at second 90, a and b at second 60
     assert frames.states == {"d": 8}
 
 

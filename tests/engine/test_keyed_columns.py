@@ -1,4 +1,4 @@
-"""State in columns under the keyed engine: answers, restarts and dead letters are those of state in rows, and each reads the other's."""
+"""State in columns under the keyed engine: answers, restarts and dead letters equal those of state in rows, and each reads the other's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
 
 TYPES = StateTypes({"n": "int64"})
-# By event, by frame in rows, by frame in columns.
+# The forms: by event, by frame in rows, by frame in columns.
 FORMS: list[tuple[type[Operator], StateTypes | None]] = [(Count, TYPES), (CountFrames, None), (CountFrames, TYPES)]
 
 
@@ -68,7 +68,7 @@ def test_bad_events_are_found_and_are_dead_letters_once_whatever_dies(dies: froz
 
 
 class Changing(MemorySlot):
-    """Each process is of the next version: by event, in rows or in columns."""
+    """A slot whose every process is of the next version: by event, in rows or in columns."""
 
     forms: list[int]
 

@@ -1,4 +1,4 @@
-"""The keyed engine alone, without servers or clock: whatever dies at whatever effect, answers and state are those of one process."""
+"""The keyed engine alone, without servers or clock: whenever a process dies, answers and state equal those of one process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_partitions_of_a_batch_job_that_have_ended_leave_the_others_their_state(
 
 
 def test_an_attempt_whose_lane_is_closed_is_skipped_and_the_next_counts_as_if_it_had_never_been() -> None:
-    """A cancelled task's frames and END wait in the log while its lane is closed, and processes die at any effect around it."""
+    """A cancelled task's frames and END are in the log while its lane is closed, and a process dies at any effect around them."""
     epochs: Epochs = [[[0, 2], [1]], [[0, 2], [3]]]
 
     def run(dies: frozenset[int], commit: str) -> MemorySlot:
@@ -123,7 +123,7 @@ Rows = Sequence[tuple[int, int]]  # key, and event time in seconds
 
 
 def told(slots: Sequence[MemorySlot], epoch: int, rows: Sequence[Rows], *, says: bool = True) -> list[tuple[int, int]]:
-    """An epoch of one partition, each slot with its own part of the events; `says`: END tells the highest event time of all answers."""
+    """Run an epoch of one partition, each slot with its own events, and return all answers; `says`: END has their highest event time."""
     parts = [an_attempt(s, epoch, 1, 0) for s in slots]
     times, answers = list[int](), list[tuple[int, int]]()
     for s, part, of_slot in zip(slots, parts, rows, strict=True):
@@ -147,7 +147,7 @@ Timed = st.lists(st.lists(st.tuples(st.sampled_from([0, 2, 4, 13]), st.integers(
 @given(Timed)
 def test_what_end_says_of_event_time_changes_nothing_where_one_slot_has_all_events(epochs: list[Rows]) -> None:
     def run(*, says: bool) -> list[list[tuple[int, int]]]:
-        only = slot(policy=Policy(dead_letter=True))  # bad events, of key 13, are no part of event time
+        only = slot(policy=Policy(dead_letter=True))  # bad events, those of key 13, do not count for event time
         return [told([only], epoch, [rows], says=says) for epoch, rows in enumerate(epochs)]
 
     assert run(says=True) == run(says=False)
@@ -213,7 +213,7 @@ def test_state_in_another_number_of_key_groups_is_told_from_what_the_deployment_
     [frame] = attempt.frames()
     assert "keeps its state in 64 key groups, and the deployment has 128" in frame.header.failure.message
     s.die()
-    del s.durable.records["q"]["key_groups"]  # as a release wrote it that had no other number
+    del s.durable.records["q"]["key_groups"]  # as written by a release that had no other number
     attempt = an_attempt(s, 1, 1, 0)
     attempt.send([0], 1)
     s.serve()

@@ -1,4 +1,4 @@
-"""Which events are of one key, and which states can be kept, however an operator is run: by event, by frame, in a process of its own."""
+"""Equality of keys, and the states that can be kept, however an operator runs: by event, by frame, in a process of its own."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ WAYS = ("events", "dead letters", "frames", "process", "frames in a process")
 
 
 class Count(Operator):
-    """A running count per key, in a state that is assigned anew each time; a timer tells it once more."""
+    """A running count per key, in a state that is assigned anew each time; a timer answers it once more."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         ctx.timer(event["t"] + dt.timedelta(seconds=1))
         ctx.state = {"n": ctx.state.get("n", 0) + 1}
-        ctx.state["twice"] = ctx.state["n"] * 2  # of the dict that was assigned
+        ctx.state["twice"] = ctx.state["n"] * 2  # changes the assigned dict
         yield {"n": ctx.state["n"]}
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Iterator[dict[str, Any]]:
@@ -70,7 +70,7 @@ class Epochs:
         self.run, self.session, self.epoch = run, Session("s"), 0
 
     def __call__(self, *columns: pa.Array, second: int = 0) -> tuple[list[int], list[int]]:
-        """Answers to these keys, and of the timers at the end."""
+        """Run an epoch with these keys; return its answers, and those of the timers at its end."""
         rows = len(columns[0])
         times = pa.array([T0 + dt.timedelta(seconds=second)] * rows, TIME)
         batch = pa.RecordBatch.from_arrays([*columns, times], names=[*(f"k{n}" for n in range(len(columns))), "t"])
@@ -97,7 +97,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def run(way: str, tmp_path: Path) -> Iterator[Run]:
-    """run(key types, operator) -> epochs of an operator that is run in that way."""
+    """run(key types, operator) -> epochs of an operator that runs in this way."""
     children: list[ChildProcessor] = []
 
     def begin(*types: pa.DataType, operator: type[Operator] = Count) -> Epochs:
@@ -135,7 +135,7 @@ def test_zero_is_one_key_whatever_its_sign(run: Run) -> None:
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_nan_is_one_key_also_once_it_is_stored(run: Run, columns: int) -> None:
-    """Whatever its bits are; with timers, which are kept by packed keys."""
+    """NaN with any bits; with timers, which are stored under packed keys."""
     other = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
     more = (pa.array(["a", "a", "a"]),) if columns == 2 else ()
     types = (pa.float64(), pa.string())[:columns]
@@ -179,7 +179,7 @@ def test_a_state_may_be_assigned(run: Run, way: str) -> None:
 
 
 class Expiring(Operator):
-    """Assigns before and behind it says when the state expires; an empty one is none."""
+    """Assigns its state before or after it sets the expiry, depending on the key; an empty state is none."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> list[dict[str, Any]]:
         key = event["k0"]
@@ -246,7 +246,7 @@ Scalars = st.one_of(
     st.booleans(),
     st.integers(-(1 << 66), 1 << 66),
     st.floats(allow_nan=False),
-    st.text(st.characters(), max_size=5),  # surrogates too
+    st.text(st.characters(), max_size=5),  # also surrogates
     st.binary(max_size=5),
     st.datetimes(),
     st.datetimes(timezones=st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=14)), dt.timezone(dt.timedelta(hours=-12))])),
@@ -261,7 +261,7 @@ Values = st.recursive(
 
 
 def as_read(value: Any) -> Any:
-    """What a value comes back as: tuples as lists, but for keys; times with a zone in UTC."""
+    """The value after storing and reading: tuples are lists, except in keys; times with a zone are in UTC."""
     if isinstance(value, dict):
         return {k: as_read(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

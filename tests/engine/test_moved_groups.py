@@ -1,4 +1,4 @@
-"""Key groups that move between two slots, engines alone: whatever dies at whatever effect, answers and state are those of one process."""
+"""Key groups that move between two slots, engines alone: whenever an owner dies, answers and state equal those of one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
 
 
 class Two:
-    """Two slots, which group is where, and one partition's attempts at both. `dies` of each: at which of its moments."""
+    """Two slots, the place of each group, and one partition's attempts at both. `dies`: for each slot, the moments at which it dies."""
 
     def __init__(
         self, dies: Sequence[frozenset[int]] = (frozenset(), frozenset()), *, commit: str = "epoch", bad: bool = False, told: int = 2
@@ -30,7 +30,7 @@ class Two:
         self._version = 1
 
     def move(self, group: int) -> None:
-        """To the other slot."""
+        """Move the group to the other slot."""
         self._version += 1
         source = self.places[group]
         self.slots[source].move(self.slots[1 - source], self._version, [group], told=self._told)
@@ -41,7 +41,7 @@ class Two:
             s.serve()
 
     def state(self) -> dict[int, int]:
-        """Counts by key, of both slots together, as they are durable."""
+        """The durable counts by key, of both slots together."""
         there = [(n, g) for s in self.slots for n, g in s.durable.session("q").groups.items() if n >= 0]
         assert sorted(n for n, _ in there) == sorted({n for n, _ in there}), "a group is in both slots"
         return {k: unpack(v)["n"] for _, g in there for k, v in g.values.items() if k != TIMERS}
@@ -62,14 +62,14 @@ class Parts:
             self.of[self._two.places[k % len(GROUPS)]].send([k], self._epoch)
 
     def end(self) -> None:
-        """In each slot, with the groups that it has."""
+        """Send END to each slot, with the groups that it has."""
         self._two.serve()
         for at, part in enumerate(self.of):
             part.end([g for g in GROUPS if self._two.places[g] == at], highest_us=None)
         self._two.serve()
 
     def answers(self) -> list[tuple[int, int]]:
-        """Of events, not of timers."""
+        """The answers to events, without those of timers."""
         return sorted(a for part in self.of for a in part.answers() if a[1] < 1000)
 
 
@@ -85,7 +85,7 @@ def count(*epochs: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def play(two: Two) -> list[list[tuple[int, int]]]:
-    """A group moves in the middle of an attempt, one that fails; the next one begins where it is by then; and it moves back."""
+    """A group moves in the middle of an attempt that fails; the next attempt begins where the group then is; it moves back."""
     answers = []
     first = Parts(two, 0, 1)
     first.send(2, 6, 3)
@@ -117,7 +117,7 @@ STATE = {2: 4, 6: 2, 3: 2, 7: 1, 1: 1}
 
 @pytest.mark.parametrize(("commit", "told"), [("epoch", 2), long("epoch", 1), long("frame", 2)])
 def test_whatever_effect_an_owner_dies_at_while_a_group_moves_each_event_counts_once(commit: str, told: int) -> None:
-    """Also between the first answers of the slot that adopts and the checkpoint that makes the group part of its state."""
+    """Also between the adopting slot's first answers and the checkpoint that makes the group part of its state."""
     undisturbed = Two(commit=commit, told=told)
     assert play(undisturbed) == EXPECTED and undisturbed.state() == STATE
     for which in range(2):
@@ -189,7 +189,7 @@ def test_a_frame_that_asks_for_a_move_and_is_not_the_node_managers_gets_an_error
     first.send(2, 3)
     first.end()
     two.move(2)
-    two.move(2)  # the node manager's last frames are still known in both slots
+    two.move(2)  # both slots still know the node manager's last frames
     for s in two.slots:
         forged = [Header(lane="forger", number=n, kind=kind, groups=[0, 1, 2, 3]) for n in (2, 3, 4)]
         for header in [*forged, *([Header(lane="move", number=3, kind=HANDOVER, groups=[2])] if kind == HANDOVER else [])]:
@@ -217,7 +217,7 @@ def test_a_handover_that_is_damaged_in_the_log_loses_nothing_and_is_told_again(d
     two.slots[0].tell(Header(lane="move", number=2, kind=HANDOVER, groups=[2]), damaged=damaged)
     two.serve()
     assert not two.slots[0].durable.handed_over and two.state() == before
-    two.move(2)  # as the node manager does, which finds the frame answered and nothing handed over
+    two.move(2)  # as the node manager does when the frame is answered and nothing is handed over
     again = Parts(two, 1, 1)
     again.send(0, 2)
     again.end()

@@ -1,4 +1,4 @@
-"""What only ends a hang is long enough for the busiest machine."""
+"""A bound that only ends a hang is long enough for the busiest machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-# What is shorter is no bound but a wait that the test is about: it is to end so.
+# A shorter one is not a bound, but a wait that the test is about and that is to time out.
 _SHORT_S = 5
 _KEYWORDS = ("timeout", "timeout_s")
 _METHODS = ("wait", "join", "result")
 
 
 def bare(call: ast.Call) -> Iterator[ast.Constant]:
-    """Numbers that this call takes as bounds, as they stand there."""
+    """The bare numbers that this call takes as bounds."""
     given = [k.value for k in call.keywords if k.arg in _KEYWORDS]
     if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS:
         given += call.args[:1]
@@ -22,7 +22,7 @@ def bare(call: ast.Call) -> Iterator[ast.Constant]:
 
 
 def hiding(tree: ast.Module) -> Iterator[ast.AST]:
-    """Where a file that imports `bound` gives this name to something else; every other use of it in that function then fails."""
+    """The nodes that give the name `bound` to something else in a file that imports it: other uses in that function would fail."""
     imported = any(a.name == "bound" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names)
     for node in ast.walk(tree) if imported else ():
         if (isinstance(node, ast.Name) and node.id == "bound" and isinstance(node.ctx, ast.Store)) or (

@@ -1,4 +1,4 @@
-"""Who is charged with what is collected late."""
+"""Leaks that are found late are charged to the right file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_of_another_file():
 
 
 def ran(folder: Path, *arguments: str) -> tuple[int, str, list[str]]:
-    """Exit status, output and the names of what failed, of pytest with this project's settings on the files in `folder`."""
+    """Run pytest with this project's settings on the files in `folder`; return exit status, output and the names of failed tests."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.leaks", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={folder}"]
     done = subprocess.run(
         [*command, "-o", f"cache_dir={folder}/cache", *arguments, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False

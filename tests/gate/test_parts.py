@@ -1,4 +1,4 @@
-"""What makes the gate red, and what only makes it say `unsteady`."""
+"""Failures that make the gate red, and those that it only reports as `unsteady`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests import parts
 
 HERE = Path(__file__).parents[1]
-# Fails when it runs for the first time in a folder.
+# Fails when it first runs in a folder.
 ONCE = """
 import os, pathlib
 def test_that_fails_once():
@@ -36,7 +36,7 @@ def one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commit() -> None:
-    """What is in tests/ there."""
+    """Commit the files in tests/ there."""
     (parts.ROOT / ".gitignore").write_text("/*\n!/tests\n__pycache__\n")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(parts.ROOT)]
     for command in (["init", "-q"], ["add", "tests"], ["commit", "-qm", "x"]):
@@ -106,7 +106,7 @@ def test_a_deep_part_that_passed_is_kept_when_the_next_one_is_interrupted(one_pa
     (other / "test_interrupted.py").write_text("import os, signal\ndef test_it(): os.kill(os.getppid(), signal.SIGINT); assert False\n")
     parts.DEEP["other"] = parts.Part(("other",))
     commit()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored in a shell's background
     try:
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,6 @@
 """python -m tests.mutations [NAME ...]: put each fault into a copy of the product, and see its test fail.
 
-Exit status: 0 each was noticed, 1 one was not (or its test fails without it, too), 2 wrong arguments.
+Exit status: 0 each was noticed, 1 one was not (or its test fails even without it), 2 wrong arguments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One deliberate fault of the product: a small change of its text, which a test that docs/guarantees.md cites must notice."""
+"""A deliberate fault of the product: a small change of its text, which a test cited by docs/guarantees.md must notice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Mutation:
-    """Replace `old`, which stands in `file` exactly once, by `new`; `test` fails then. `quick`: within seconds, so also in CI."""
+    """Replace `old`, which occurs in `file` exactly once, by `new`; then `test` fails. `quick`: within seconds, so also in CI."""
 
     file: str
     old: str
@@ -19,7 +19,7 @@ class Mutation:
     quick: bool = False
 
     def applied(self, text: str) -> str:
-        """The file's text with the fault in it; ValueError if it does not say `old` exactly once."""
+        """The file's text with the fault; ValueError if `old` does not occur exactly once."""
         if (found := text.count(self.old)) != 1:
             raise ValueError(f"{self.file}: expected exactly one place to change, found {found} of {self.old!r}")
         return text.replace(self.old, self.new)

@@ -1,4 +1,4 @@
-"""Runs tests on a copy of the source, with or without a mutation in it. The source itself is never touched."""
+"""Runs tests on a copy of the source, with or without a mutation. The source itself is never touched."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest
 
 from tests.mutations.mutation import ROOT, Mutation
 
-# What tests need of the project; the rest (environments, results) may be large.
+# The parts of the project that tests need; the rest (environments, results) may be large.
 COPIED = (
     *("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes", "examples"),
     *("benchmarks", "tests", "docs", "docker", "pyproject.toml", "README.md", "Makefile"),
 )
-# One cited test alone takes at most a minute; a mutation may let it wait until it gives up.
+# One cited test takes at most a minute; with a mutation it may wait until it times out.
 TEST_S = 400
 
 
@@ -41,7 +41,7 @@ def copy() -> Iterator[Path]:
 
 @contextmanager
 def mutated(top: Path, mutation: Mutation) -> Iterator[None]:
-    """The copy has the fault for a while."""
+    """Put the fault into the copy within the block."""
     path = top / mutation.file
     whole = path.read_text("utf-8")
     _write(path, mutation.applied(whole))
@@ -55,26 +55,26 @@ _written_s = count(int(time.time()) + 1)
 
 
 def _write(path: Path, text: str) -> None:
-    """With a time that the file never had: bytecode is known by a file's length and by when it was written, in seconds."""
+    """Write the file with a time that it never had: bytecode is matched to a file by its length and its time in seconds."""
     path.write_text(text, "utf-8")
     os.utime(path, times=(at := next(_written_s), at))
 
 
 def run(top: Path, tests: Iterable[str], *, gate: bool = False) -> subprocess.CompletedProcess[str]:
-    """pytest over these tests ("file::name" below tests/) of the copy; nothing but its code is imported, also by what they start.
+    """Run pytest on these tests ("file::name" below tests/) of the copy; they, and what they start, import only its code.
 
-    `gate`: over what of them the gate has.
+    `gate`: only on those of them that are in the gate.
     """
     path = os.pathsep.join([str(top), str(top / "runtimes" / "python")])
     environment = {**os.environ, "PYTHONPATH": path, "UDO_DEEP": "" if gate else "1", "UDO_GATE": "1" if gate else ""}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # it looks at no other session's folders
+    options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # pytest looks at no other session's folders
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{t}" for t in tests)]
     return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=TEST_S, stdin=subprocess.DEVNULL)
 
 
 def noticed(top: Path, mutation: Mutation, *, gate: bool = False) -> str:
-    """'' if the test fails with the mutation in place, else what happened instead. A test that is skipped notices nothing."""
+    """'' if the test fails with the mutation, else what happened instead. A skipped test notices nothing."""
     with mutated(top, mutation):
         done = run(top, [mutation.test], gate=gate)
     if done.returncode == pytest.ExitCode.TESTS_FAILED and re.search(r"^\d+ failed", done.stdout, re.MULTILINE):

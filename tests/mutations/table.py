@@ -1,4 +1,4 @@
-"""The faults, by name. What each takes away is told beside the promise in docs/guarantees.md, in a table that a test compares with this."""
+"""The faults, by name. docs/guarantees.md says what each takes away, beside the promise, in a table that a test compares with this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _LOG = "udo_protocol/lua/log.lua"
 _KEYED = "runtimes/python/udo_runtime/engine/keyed.py"
-# A new owner takes what is in the log for answered.
+# A new owner treats all frames in the log as answered.
 _SKIPPED = (
     "  redis.call('SET', p .. 'owner', a[1])\n  ring(p, 'parked')\n  ring(p, 'waiting')\n",
     "  redis.call('SET', p .. 'owner', a[1])\n  local behind = num(p .. 'base', 1) - 1 + redis.call('LLEN', p .. 'in')\n"

@@ -43,7 +43,7 @@ def test_a_fault_is_noticed(top: Path, name: str) -> None:
 
 @pytest.mark.long
 def test_a_fault_that_changes_nothing_is_not_noticed(top: Path) -> None:
-    """The runner itself must be able to say no."""
+    """The runner itself must be able to report a failure to notice."""
     harmless = Mutation("udo_protocol/lua/log.lua", "local function accept(", "local function accept  (", MUTATIONS["fence-off"].test)
     assert "did not fail: pytest ended with 0" in noticed(top, harmless)
     missing = Mutation(harmless.file, harmless.old, harmless.new, "protocol/test_slot.py::test_that_is_not_there")

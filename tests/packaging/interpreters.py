@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
-# Protocol, runtime, registry and command line: what imports C extensions or leans on the standard library.
+# Tests of protocol, runtime, registry and command line, which use C extensions or depend on the standard library.
 TESTS = [
     "tests/protocol",
     *(f"tests/runtime/test_{name}.py" for name in ("groups", "instance", "keyed", "bad_events")),
@@ -20,13 +20,13 @@ TESTS = [
     "tests/registry/test_updates.py",
     "tests/cli/test_packing.py",
 ]
-# An interpreter that says nothing by then is none.
+# An executable that has not answered by then is no interpreter.
 START_S = 30
 UV = str(Path(sys.executable).parent / "uv")
 
 
 def candidates() -> list[str]:
-    """Executables that may be a supported interpreter: on PATH, and those that version managers keep off it."""
+    """The executables that may be supported interpreters: on PATH, and those that version managers keep off it."""
     named = [path for v in SUPPORTED if (path := shutil.which(f"python{v}"))]
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin/python3.1[1-4]")
     return [*named, *map(str, sorted(kept))]
@@ -47,7 +47,7 @@ def others() -> dict[str, str]:
 
 
 def main() -> int:
-    """Exit status of the first failing interpreter, else 0; 1 if there is none where all parts are required."""
+    """Return the exit status of the first failing interpreter, else 0; 1 if there is none where all parts are required."""
     found = others()
     print(f"other interpreters present: {', '.join(found) or 'none'}", flush=True)
     if not found and os.environ.get("UDO_REQUIRE") == "all":
@@ -55,7 +55,7 @@ def main() -> int:
         return 1
     for version, path in sorted(found.items()):
         with tempfile.TemporaryDirectory(prefix="udo-interpreter-") as made:
-            # What is long is about the project's own rules, not about an interpreter.
+            # Tests marked `long` are about the project's own rules, not about an interpreter.
             status = run(f"Python {version}", path, Path(made), TESTS, UDO_REQUIRE="", UDO_MODEL_EXAMPLES="50")
         if status:
             return status
@@ -63,13 +63,13 @@ def main() -> int:
 
 
 def run(what: str, path: str, scratch: Path, tests: Sequence[str], *, pyspark: str = "", **variables: str) -> int:
-    """The tests with one interpreter, in an environment under `scratch`, with this requirement of PySpark or without PySpark, and with
-    these environment variables.
+    """Run the tests with one interpreter, in an environment under `scratch`, with this requirement of PySpark (or without PySpark), and
+    with these environment variables.
 
     Returns the status of the command that failed, else 0.
     """
     python, left_out = str(scratch / "venv" / "bin" / "python"), scratch / "left_out.txt"
-    left_out.write_text("pyspark\n", "utf-8")  # it is built from source, so only where a test needs it
+    left_out.write_text("pyspark\n", "utf-8")  # PySpark is built from source, so it is installed only where a test needs it
     install = [UV, "pip", "install", "--quiet", "--python", python]
     for command in (
         [UV, "venv", "--quiet", "--python", path, str(scratch / "venv")],

@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.packaging.interpreters import run
 
 PYSPARK = "pyspark[sql]==4.0.*"
-# On the Python path, and keyed calls on the JVM path, too. The jar compiles against this Spark: without it the keyed calls in another
-# thread would be refused.
+# Calls on the Python path, and keyed calls on the JVM path, too. The jar compiles against this Spark; without the jar the keyed calls in
+# another thread would be refused.
 CALLS = [
     "test_batch.py::test_every_event_goes_through_the_operator_once[python]",
     "test_batch.py::test_timestamps_keep_their_instant_in_any_session_zone",
@@ -23,7 +23,7 @@ CALLS = [
     "test_plans.py::test_a_window_behind_the_call_closes_in_micro_batches_without_data",
 ]
 
-# This PySpark leaves sockets to the garbage collector; the tests make an error of each such warning.
+# This PySpark leaves sockets to the garbage collector; the tests treat such a warning as an error.
 WARNINGS = ["-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The run on other interpreters says when there is none, and fails where all parts are required."""
+"""The run on other interpreters reports that there is none, and fails where all parts are required."""
 
 from __future__ import annotations
 

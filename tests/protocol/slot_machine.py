@@ -1,7 +1,7 @@
 """The slot log as a state machine on real servers: producers, readers, promotions, crashes, against a plain oracle.
 
 The operator is the hardest one to fake: its answer to frame i is the running count, so a lost, doubled or reordered
-frame, a state that ran ahead or a second owner shows in the answers. Broken builds (below) each remove one rule.
+frame, a state ahead of the answers or a second owner shows in the answers. The broken builds below each lack one rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LANES = ("a", "b")
 
 @dataclass
 class Instance:
-    """One instance: cursor, running state, answers computed but not yet emitted."""
+    """An instance: cursor, running state, answers computed but not yet emitted."""
 
     reader: slot_reader.SlotReader
     token: int
@@ -42,7 +42,7 @@ def answer_frame(lane: str, number: int, count: int) -> list[Bytes]:
 
 
 class SlotMachine(RuleBasedStateMachine):
-    """Every interleaving the rules allow must leave each lane with exactly the oracle's answers, in order."""
+    """Every interleaving that the rules allow must leave each lane with exactly the oracle's answers, in order."""
 
     servers: ClassVar[Servers]
     connections: ClassVar[dict[str, Connection]] = {}
@@ -56,7 +56,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.instances: dict[int, Instance] = {}
 
     def connection(self, name: str) -> Connection:
-        """One connection per party, kept over all runs."""
+        """The connection of a party; connections are kept over all runs."""
         if name not in self.connections:
             self.connections[name] = Connection(self.servers.state_socket if name == "state" else self.servers.queue_socket)
         return self.connections[name]
@@ -76,7 +76,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(lane=st.sampled_from(LANES), count=st.integers(1, 3))
     def push(self, lane: str, count: int) -> None:
-        """Several frames at once, pipelined."""
+        """Push several frames at once, pipelined."""
         end, first = self.ends[lane], self.sent[lane] + 1
         for n in range(first, first + count):
             end.send_push(n, n - 1, encode(Header(lane=lane, number=n, kind=DATA)))
@@ -94,7 +94,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(lane=st.sampled_from(LANES), back=st.integers(0, 3))
     def push_again(self, lane: str, back: int) -> None:
-        """A producer that lost a reply sends the frame once more."""
+        """A producer that lost a reply sends the frame again."""
         n = self.sent[lane] - back
         if n >= 1:
             assert self.ends[lane].push(n, n - 1, encode(Header(lane=lane, number=n, kind=DATA))).status is lane_end.Push.DUPLICATE
@@ -143,7 +143,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """A newer instance is promoted and answers at once, while the others have not heard of it and a producer goes on."""
+        """A newer instance is promoted and answers at once, while the others do not know it yet and a producer goes on."""
         self.start()
         newest = len(self.instances) - 1
         self.read(newest)
@@ -154,7 +154,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 3))
     def answer_late(self, choice: int) -> None:
-        """An instance is paused between reading and answering, a newer one takes over meanwhile."""
+        """An instance is paused between reading and answering; meanwhile a newer one takes over."""
         paused = self.pick(choice)
         self.read(choice)
         self.checkpoint(choice)
@@ -164,7 +164,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 3))
     def promote_halfway(self, choice: int) -> None:
-        """The node manager dies between the two servers."""
+        """The node manager dies between the promotions on the two servers."""
         if (instance := self.pick(choice)) is not None:
             self.state.call("FCALL", "udo_promote", 1, P, instance.token)
 
@@ -213,7 +213,7 @@ class SlotMachine(RuleBasedStateMachine):
         instance.pending = []
 
     def send_answers(self, instance: Instance) -> slot_reader.Emit:
-        """Pipelined in two halves, the second sent before the outcome of the first is known."""
+        """Emit in two pipelined halves, the second of which is sent before the outcome of the first is known."""
         first, answers = instance.pending[0][0], [(lane, frame) for _, lane, frame in instance.pending]
         half = len(answers) // 2
         if not half:
@@ -287,7 +287,7 @@ class PipelinedRearm(SlotMachine):
     def send_answers(self, instance: Instance) -> slot_reader.Emit:
         conn, first = self.connection(f"fence-{instance.reader.name}"), instance.pending[0][0]
         if not getattr(instance, "armed", False):
-            conn.call("UNWATCH")  # what a former run left
+            conn.call("UNWATCH")  # left over by a former run
             conn.call("WATCH", f"{P}owner")
             if int(conn.call("GET", f"{P}owner") or 0) != instance.token:
                 conn.call("UNWATCH")
@@ -304,7 +304,7 @@ class PipelinedRearm(SlotMachine):
 
 
 class StandbyReadsAhead(SlotMachine):
-    """Broken: a standby processes frames behind `emitted`, so that nobody answers them after its promotion."""
+    """Broken: a standby processes frames after `emitted`, so that nobody answers them once it is promoted."""
 
     def visible(self, read: slot_reader.Read, instance: Instance) -> list[bytes | bytearray]:
         return list(instance.reader.conn.call("LRANGE", f"{P}in", read.first - read.base, -1))
@@ -319,7 +319,7 @@ class CheckpointAhead(SlotMachine):
 
 
 class EmitOverwrites(SlotMachine):
-    """Broken: answers are appended without asking who owns the slot."""
+    """Broken: answers are appended without a check of who owns the slot."""
 
     def send_answers(self, instance: Instance) -> slot_reader.Emit:
         for seq, lane, frame in instance.pending:

@@ -1,4 +1,4 @@
-"""Arrow bytes from somebody else: crafted, mutated, too large, of types that frames do not carry; and only one place decodes them."""
+"""Arrow bytes from another process: crafted, mutated, too large, of types that frames do not carry; and only one module decodes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from udo_protocol.queue.frame import ANSWER, DATA, Header, decode, encode
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("udo_protocol", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes/python")
-# What makes Arrow objects of bytes.
+# The names of pyarrow that make Arrow objects from bytes.
 DECODERS = {
     "read_record_batch",
     "read_message",
@@ -45,18 +45,18 @@ MUTATIONS = 4_000
 
 
 def frame_of(batch: pa.RecordBatch, change: Callable[[bytes], bytes] = lambda b: b, rows: int | None = None) -> bytes:
-    """A frame whose Arrow message was changed behind its maker's back."""
+    """A frame whose Arrow message was changed after it was serialised."""
     message = change(batch.serialize().to_pybytes())
     return framed(Header(lane="a", number=7, kind=ANSWER, rows=batch.num_rows if rows is None else rows), message)
 
 
 def numbers(form: str, old: int, new: int) -> Callable[[bytes], bytes]:
-    """Replace a number wherever it stands in a message."""
+    """Replace a number wherever it occurs in a message."""
     return lambda b: b.replace(struct.pack(form, old), struct.pack(form, new))
 
 
 def text_end(old: int, new: int) -> Callable[[bytes], bytes]:
-    """Where the only text ends, as its offsets have it; the same number in the metadata stays."""
+    """Change the end of the only text in its offsets; the same number in the metadata stays."""
 
     def change(message: bytes) -> bytes:
         before, _, after = message.rpartition(struct.pack("<ii", 0, old))
@@ -209,7 +209,7 @@ def test_nothing_else_of_the_product_makes_arrow_objects_of_bytes() -> None:
     found = {(path, name) for path in python_files() if path != "udo_protocol/formats/body.py" for name in decoders_in(path)}
 
     assert found == set()
-    assert decoders_in("udo_protocol/formats/body.py") >= {"read_record_batch", "read_schema"}  # else this test looks for nothing
+    assert decoders_in("udo_protocol/formats/body.py") >= {"read_record_batch", "read_schema"}  # else this test would look for nothing
 
 
 def python_files() -> Iterator[str]:
@@ -218,7 +218,7 @@ def python_files() -> Iterator[str]:
 
 
 def decoders_in(path: str) -> set[str]:
-    """Names of Arrow's decoders that a file uses, however it got at them."""
+    """The names of Arrow's decoders that a file uses, however it imports them."""
     used: set[str] = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
         if isinstance(node, ast.Attribute):

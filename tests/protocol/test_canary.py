@@ -1,4 +1,4 @@
-"""A canary's conditions: what they mean, and what is said of a text that is none."""
+"""A canary's conditions: their meaning, and the errors for texts that are no condition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_no_condition_is_refused_with_what_was_expected(text: str) -> No
         ("p99_ms>1.5", GOOD, True),
         ("p99_ms>2", GOOD, False),
         ("p50_ms<2", GOOD, True),
-        ("p50_ms<2", Measured(), False),  # no frame: no time
+        ("p50_ms<2", Measured(), False),  # without a frame there is no time
         ("p99_ms<=2", GOOD, True),
         ("events>99", GOOD, True),
     ],

@@ -1,4 +1,4 @@
-"""What a slot has handed over is copied to another state server: whole or not at all, and once, however often it is begun."""
+"""State that a slot has handed over is copied to another state server: whole or not at all, and once, however often it is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from udo_protocol.state import carrying, moving, pieces, savepoints
 
 
 def handed_over(state: Connection) -> list[carrying.Carried]:
-    """Two groups of session q, and what goes with them; group 0 stays. A savepoint names one of the pieces."""
+    """Hand over two groups of session q, with what belongs to them; group 0 stays. A savepoint names one of the pieces."""
     a = GroupsOwner(state, A)
     a.write("q", 0, "1.0", b"x")
     a.write("q", 1, "1.1", b"yy", b"z")

@@ -1,4 +1,4 @@
-"""What an emit leaves for who compares: copies of its answers, in order, within a bound; and nothing when there is none to take them."""
+"""Copies of answers that an emit leaves for a comparison: in order, within a bound, and none when nobody takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def diffed(queue: Connection, name: str = "standby") -> list[bytes]:
 
 
 def begin(queue: Connection, bound: int = 1 << 20, name: str = "standby") -> None:
-    """What the node manager does."""
+    """Pin the log and begin to mirror, as the node manager does."""
     queue.transaction([("FCALL", "udo_pin", 1, P, name, 1, 10_000), ("FCALL", "udo_mirror", 1, P, name, bound, 10_000)])
 
 
@@ -40,7 +40,7 @@ def test_copies_of_small_and_large_answers_of_several_lanes_come_in_one_entry_pe
     assert marker.split()[:3] == [b"1", b"3", b"3"] and int(marker.split()[3]) == sum(map(len, copies))
     assert int(queue.call("GET", f"{P}servedbytes:standby")) == sum(map(len, copies))
     assert {(h.lane, h.number) for h in (decode(c).header for c in copies)} == {("one", 1), ("one", 2), ("two", 1)}
-    assert [f.header.number for f in one.collect(1000)] == [1, 2] and len(two.collect(1000)) == 1  # who asked gets them all the same
+    assert [f.header.number for f in one.collect(1000)] == [1, 2] and len(two.collect(1000)) == 1  # the callers get them all the same
     assert slot.slot_stats(queue, P).base == 1  # the pin holds the frames
     assert all(0 < queue.call("PTTL", f"{P}{key}") <= 60_000 for key in ("served:standby", "servedbytes:standby"))
 
@@ -67,7 +67,7 @@ def test_beyond_its_bound_a_diff_loses_answers_and_takes_them_again_later(server
         lane.push(n, n - 1, data("l", n))
         instance.emit(n, answer(instance.read(n)))
         if n == 2:
-            queue.call("SET", f"{P}servedbytes:standby", 0)  # the first one was taken
+            queue.call("SET", f"{P}servedbytes:standby", 0)  # the first copy was taken
     assert [x.split()[:3] for x in diffed(queue)[::2]] == [[b"1", b"1", b"1"], [b"3", b"3", b"1"]]
 
 

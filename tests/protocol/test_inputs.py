@@ -1,4 +1,4 @@
-"""Operators with several inputs: their manifests, and the event times of inputs that are behind one another."""
+"""Operators with several inputs: their manifests, and the event times of inputs of which one is behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port that a daemon chooses for itself."""
+"""The port that a daemon chooses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from udo_protocol.listening import parts, with_port
 
-# Chooses a port, on which it does not listen yet.
+# Chooses a port, and does not listen on it yet.
 CHOOSES = """
 import sys
 from pathlib import Path

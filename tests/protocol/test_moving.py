@@ -1,4 +1,4 @@
-"""The steps of a move of key groups on real servers: each is atomic, and without effect when it is repeated."""
+"""The steps of a move of key groups on real servers: each is atomic, and has no effect when it is repeated."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_ste
     a.write("q", -1, "1.2", b"t")
     a.write("only here", 1, "1.3")
     a.write("only here", -1, "1.4", b"u")
-    b.write("q", 2, "1.1")  # the same name of a piece, in another slot
+    b.write("q", 2, "1.1")  # a piece of the same name, in another slot
     b.write("q", -1, "1.5", b"own")
     for name, group in (("dead", 1), ("pending", 1), ("replay", 1), ("dead", 0)):
         state.call("HSET", A + name, f"k|q|with|bars|3|{group}|1|2|3|4", name)

@@ -1,4 +1,4 @@
-"""Moving a body: whole and in order to both sides, whatever sizes it comes in, also when it breaks off."""
+"""Pouring a body: both sides get it whole and in order, whatever the sizes of its pieces, also when it breaks off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_all_bytes_are_taken_and_digested_in_order(size: int) -> None:
         return source.readinto(buffer[: sizes.randint(1, PIECE)])
 
     def slowly(piece: memoryview) -> None:
-        time.sleep(0.001)  # slower than what comes: a buffer must not be filled again before it is digested
+        time.sleep(0.001)  # slower than the source: a buffer must not be filled again before it is digested
         sha.update(piece)
 
     assert pour(fill, taken.extend, slowly) == size

@@ -1,4 +1,4 @@
-"""Replicas of a slot: a copy made at any moment, and the writes behind it, come to what the owner has; an END waits for who is required."""
+"""Replicas of a slot: a copy made at any moment and the writes after it equal the owner's state; END waits for the required replicas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from udo_protocol.state.replication import START, LoggedWrites
 
 
 class Replicated:
-    """The owner of slot A, with replicas by the first version of its placement."""
+    """The owner of slot A, with the replicas of the first version of its placement."""
 
     def __init__(self, servers: Servers, *, counted: Sequence[str] = (), joining: Mapping[str, int] | None = None) -> None:
         self.state, self.queue = servers.state(), servers.queue()
@@ -35,7 +35,7 @@ class Replicated:
         self.waited = 0
 
     def checkpoint(self, writes: Sequence[Sequence[Arg]], *, held: Callable[[], None] | None = None) -> None:
-        """One that covers nothing. `held`: what it does while replicas lack it; by default it does not wait."""
+        """Write a checkpoint that covers no frame. `held`: called while replicas lack it; by default the checkpoint does not wait."""
 
         def replicated() -> None:
             self.waited += 1
@@ -45,7 +45,7 @@ class Replicated:
         assert checkpoints.checkpoint(self.state, A, self.token, Checkpoint(), 0, writes, replicated=replicated) is Emit.STORED
 
     def write(self, session: str, group: int, value: bytes, *, anew: bool) -> list[list[Arg]]:
-        """A group's change, or a new base for it."""
+        """The writes for a change to a group, or for a new base."""
         place = self._places.get((session, group), PiecePlace())
         if anew or not place.piece:
             self._pieces += 1
@@ -58,13 +58,13 @@ class Replicated:
         return [*writes, ["HSET", f"{A}sessions", session, json.dumps({"value": value.decode()})]]
 
     def forget(self, session: str, group: int) -> list[list[Arg]]:
-        """The group is dropped."""
+        """The writes that drop a group."""
         self._places.pop((session, group), None)
         return pieces.removing(A, session, [group])
 
 
 def whole(state: Connection, prefix: str) -> dict[str, object]:
-    """All that an owner would find there, but for the names of pieces nobody uses."""
+    """All that an owner would find there, except the names of unused pieces."""
     found: dict[str, object] = {s: (text, groups(state, prefix, s)) for s, text in pieces.records(state, prefix).items()}
     for kind in ("dead", "pending", "replay", "runs:q"):
         flat = state.call("HGETALL", prefix + kind)
@@ -78,7 +78,7 @@ def copied(state: Connection) -> replica_copies.Held:
 
 
 def follow(state: Connection, most: int = 1000) -> None:
-    """What a replica's node does: it asks for what follows, writes it, and so acknowledges it with the next request."""
+    """Do what a replica's node does: ask for the next writes, execute them, and so acknowledge them with the next request."""
     read: list[LoggedWrites] = []
     while True:
         held = replica_copies.held(state, B)
@@ -119,7 +119,7 @@ def test_a_copy_made_at_any_moment_and_what_follows_it_is_what_the_owner_has(ser
     replication.pin(state, A, "b")
     copying = replica_copies.copying(state, A, "b")
     carried = []
-    for entry in copying:  # the owner goes on while it is copied
+    for entry in copying:  # the owner goes on during the copy
         carried.append(entry)
         if orders.random() < 0.5:
             step()

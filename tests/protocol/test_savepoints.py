@@ -1,4 +1,4 @@
-"""A savepoint pins what makes up the state: nothing of it goes while it is needed, and nothing stays that nobody needs."""
+"""A savepoint pins the parts of the state: none is removed while it is needed, and none stays that is not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Groups = dict[int, tuple[bytes | None, list[bytes]]]
 
 
 class Owner:
-    """Writes groups of one session as an owner does; `groups` is what they should hold."""
+    """Writes groups of one session as an owner does; `groups` is the expected content."""
 
     def __init__(self, state: Connection) -> None:
         self._state, self._names = state, map(str, count(1))
@@ -40,12 +40,12 @@ class Owner:
         self.groups[n] = base, [*changes, data]
 
     def fold(self, n: int, data: bytes) -> None:
-        """Replace it by a new base."""
+        """Replace the group by a new base."""
         self._write(n, PiecePlace(next(self._names), base_bytes=len(data)), data, [])
         self.groups[n] = data, []
 
     def drop(self, n: int) -> None:
-        """End it."""
+        """Drop the group."""
         self._state.transaction(pieces.removing(P, "s", [n]))
         self.groups.pop(n)
         self.places.pop(n)
@@ -69,14 +69,14 @@ def stored(state: Connection) -> set[str]:
 
 
 def expected(owner: Owner) -> set[str]:
-    """The keys of a state without savepoints."""
+    """The keys of the state without savepoints."""
     bases = {f"g:{place.piece}" for place in owner.places.values() if place.base_bytes}
     changes = {f"d:{place.piece}" for place in owner.places.values() if place.changes}
     return bases | changes | {"sessions"} | ({"m:s"} if owner.places else set())
 
 
 def test_savepoints_of_several_slots_are_of_one_moment(servers: Servers) -> None:
-    """An export would otherwise have an epoch that counts in one slot and not in the other, and the one after it begun."""
+    """Otherwise an export could have an epoch that counts in one slot, where the next one has begun, and not in the other."""
     slots, over = ["udo:t:0:", "udo:t:1:"], threading.Event()
 
     def end_epochs() -> int:
@@ -157,7 +157,7 @@ def test_a_lease_that_is_renewed_keeps_it(state: Connection) -> None:
     owner.fold(1, b"old")
     savepoints.make(state, P, "slow", lease_ms=1)
     hold = savepoints.holding(state, P, "slow")
-    state.call("HSET", f"{P}savepoints", "slow", "1 99999999999999 0")  # as if it had been made in time
+    state.call("HSET", f"{P}savepoints", "slow", "1 99999999999999 0")  # as if the lease had not run out yet
     hold()
     owner.fold(1, b"new")
     assert found(state, "slow") == {1: (b"old", [])}
@@ -205,7 +205,7 @@ def test_who_reads_the_newest_state_looks_again_for_what_was_replaced_meanwhile(
     seen: dict[int, bytes | None] = {}
 
     def meanwhile() -> None:
-        if (number := next(written)) < b"8":  # an owner replaces a group again and again, but not at each look
+        if (number := next(written)) < b"8":  # the owner replaces a group again and again, but not at every look
             owner.fold(5, number)
             owner.drop(4) if 4 in owner.groups else owner.fold(3, number)
 

@@ -185,7 +185,7 @@ def test_answers_for_a_closed_lane_are_dropped_and_an_expired_lane_says_so(serve
 
 
 def test_what_is_left_behind_by_a_lane_that_is_not_used_any_more_expires(servers: Servers) -> None:
-    """Its task died: before its first frame was answered, or with answers that it never collected."""
+    """The lane's task died: before its first frame was answered, or with answers that it never collected."""
     unanswered, uncollected, instance = a_lane(servers, "l", lane_ttl_ms=300), a_lane(servers, "m", lane_ttl_ms=300), owner(servers)
     instance.limits = SlotLimits(lane_ttl_ms=300)
     uncollected.push(1, 0, data("m", 1))
@@ -243,7 +243,7 @@ def test_runs_of_one_plan_follow_one_another_as_they_are_first_seen(servers: Ser
 
 
 def test_a_run_follows_one_that_a_clock_set_ahead_had_ordered(servers: Servers) -> None:
-    """Of a release in which each driver's clock did; the number of its plan is 0 since the format was brought up."""
+    """That order is from a release in which each driver's clock gave it; since the upgrade of the format its plan has number 0."""
     state, plan = servers.state(), 1_795_000_000_000
     ahead = (plan + 86_400_000) * RUNS_OF_A_PLAN + 1
     state.call("HSET", f"{P}runs:s", "before", f"{ahead} 0 c")
@@ -299,6 +299,6 @@ def test_values_beyond_what_is_looked_at_are_read_past_and_their_key_is_named(se
     with pytest.raises(SlotBroken, match=f"key {P}h is broken: it holds more than the 1000 bytes that are looked at"):
         untrusted.read(queue, ("GET", f"{P}s"), ("HGETALL", f"{P}h"), most_bytes=1000)
 
-    # The connection is where it was: the next replies are those of the next commands.
+    # The connection is still in step: the next replies are those of the next commands.
     assert untrusted.read(queue, ("GET", f"{P}s"), ("HMGET", f"{P}h", "a", "c"), most_bytes=1000) == [b"1", [b"x" * 10, b"z" * 10]]
     assert len(queue.call("HGET", f"{P}h", "b")) == 100_000

@@ -1,4 +1,4 @@
-"""Background threads: what nobody expected is logged and counted, the work goes on, and no thread is started in another way."""
+"""Background threads: an unexpected error is logged and counted, the work goes on, and no thread is started in another way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from udo_protocol import supervised
 ROOT = Path(__file__).parent.parent.parent
 PRODUCT = ("node_manager", "registry", "udo_interface", "udo_protocol", "udo_cli", "elasticity", "runtimes/python/udo_runtime")
 STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start_new_thread", "start_new"}
-# Threads that are started in another way, each with the reason why none of them can end in silence.
+# Files that start threads in another way, each with the reason why no such thread can end silently.
 OTHERWISE = {
     "udo_protocol/supervised.py": "the mechanism itself",
     "node_manager/reconcile.py": "bounds how many deployments are worked on at once; what it runs is supervised.run",
@@ -30,7 +30,7 @@ OTHERWISE = {
     "udo_cli/demo/stream.py": "its owner waits for the result",
     "udo_cli/demo/probe.py": "keeps its error, which the demo raises; the demo lasts a minute",
 }
-# Each kind of supervised thread: the test that makes it raise, or why there is nothing to go on with.
+# For each kind of supervised thread: the test that makes it raise, or the reason why nothing has to go on.
 KINDS = {
     "server": "tests/node_manager/test_supervised.py::test_the_one_who_looks_after_a_server_goes_on_when_it_raises",
     "relay": "tests/node_manager/test_tls_relay.py::test_who_looks_after_the_relay_goes_on_when_it_raises",
@@ -74,7 +74,7 @@ KINDS = {
 
 @pytest.fixture
 def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Ends what a test leaves running."""
+    """An event that ends what a test leaves running."""
     monkeypatch.setattr(supervised, "PAUSE_FIRST_S", 0.001)
     event = threading.Event()
     yield event
@@ -117,7 +117,7 @@ def test_work_that_is_done_once_is_counted_when_it_raises() -> None:
 
 
 def _calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """(what is called, without its module; the call)."""
+    """(name of the function called, without its module; the call)."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             yield node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node
@@ -140,7 +140,7 @@ def test_every_kind_of_supervised_thread_is_made_to_raise() -> None:
         for name, call in _calls(path):
             if name in ("keep", "once", "run") and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "supervised":
                 kinds.add(call.args[0].value if isinstance(call.args[0], ast.Constant) else "")
-    # Named otherwise: by the loop over the reconciler's threads, and by the class of a worker.
+    # Not constants of a call: the names of the reconciler's threads, in a loop, and of a worker, in its class.
     kinds = (kinds - {""}) | {"wanted", "registry-heartbeat", "canaries", "conditions", "retries", "replicas", "reconcile"}
     kinds |= {"slot", "worker"}
     assert kinds == set(KINDS)

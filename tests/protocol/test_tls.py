@@ -1,4 +1,4 @@
-"""A connection by TCP with mutual TLS does what one by Unix socket does, and says what is wrong with a certificate."""
+"""A TCP connection with mutual TLS does what one by Unix socket does, and says what is wrong with a certificate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ P = "udo:t:0:"
 
 @dataclass
 class Server:
-    """A server that is reached by TLS, and wants certificates of its clients."""
+    """A server that is reached by TLS, and requires certificates of its clients."""
 
     address: str
     authority: Path

@@ -202,7 +202,7 @@ def test_an_error_keeps_its_class_across_a_wire() -> None:
 
 
 def test_a_server_that_still_reads_its_file_counts_as_away() -> None:
-    """It refuses every command with LOADING, for as long as its append-only file is large."""
+    """It refuses every command with LOADING while it reads its append-only file, which may be large."""
     with tempfile.TemporaryDirectory(prefix="udo-") as name, socket.socket(socket.AF_UNIX) as listener:
         path = f"{name}/s"
         listener.bind(path)
@@ -235,8 +235,8 @@ def test_steady_time_follows_the_clock_but_not_its_jumps() -> None:
         return now()
 
     assert after(10) == 1010
-    assert after(1, ahead=0.01) == pytest.approx(1011.01)  # as the clock's own corrections
-    assert after(10, ahead=1200) == pytest.approx(1022.01)  # 11 in 10
+    assert after(1, ahead=0.01) == pytest.approx(1011.01)  # as when the clock is corrected gradually
+    assert after(10, ahead=1200) == pytest.approx(1022.01)  # 11 s in 10 s
     assert after(0, ahead=-2400) == pytest.approx(1022.01)
-    assert after(10) == pytest.approx(1031.01)  # 9 in 10: it never goes back
+    assert after(10) == pytest.approx(1031.01)  # 9 s in 10 s: it never goes back
     assert after(100_000) == pytest.approx(shown[0])

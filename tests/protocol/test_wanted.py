@@ -1,4 +1,4 @@
-"""The wanted state and the reports: the same on both sides, and nothing is carried out that is not understood."""
+"""The wanted state and the reports: the same on both sides, and nothing that is not understood is carried out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE = WantedState(4, (MovedSession("d", "q", 3),), {"a": "10.0.0.1:1"}, (KEYED
 
 
 def sent(state: WantedState) -> dict[str, Any]:
-    """As a node receives it."""
+    """The wanted state as a node receives it."""
     found: dict[str, Any] = json.loads(json.dumps(state.document()))
     return found
 
