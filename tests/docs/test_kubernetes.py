@@ -34,7 +34,7 @@ CASES = {"sqlite": TLS, "postgresql": POSTGRESQL, "all": ALL}
 
 
 def helm() -> Any:
-    """Helm's own library."""
+    """Import Helm's own library."""
     if find_spec("helm_python") is None:
         require("helm-python-sdk", "pip install helm-python-sdk==0.2.2: Helm's library, with its templates, lints and schemas of values")
     return import_module("helm_python")

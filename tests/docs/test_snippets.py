@@ -72,13 +72,13 @@ def marked(text: str) -> list[tuple[str, str, str]]:
 
 
 def blocks(document: str, *, docker: bool = False) -> list[tuple[str, str]]:
-    """(language, body) of the blocks that are to run."""
+    """(language, body) of the blocks to run."""
     wanted = ("", WITH_DOCKER) if docker else ("",)
     return [(language, body) for language, body, mark in marked((ROOT / document).read_text("utf-8")) if mark in wanted]
 
 
 def script(document: str, *, docker: bool) -> str:
-    """One bash script of all blocks: consecutive python blocks share a process, since they share names."""
+    """One bash script with all blocks: consecutive python blocks share a process, since they share names."""
     lines: list[str] = ["set -euo pipefail"]
     python: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The Application Manager (paper 5, section 3.2): grants against an SLA by gain ÷ cost, a token each, and a journal that replays."""
+"""The Application Manager (paper 5, section 3.2): grants under an SLA by gain ÷ cost, one token each, and a journal that replays."""
 
 from __future__ import annotations
 

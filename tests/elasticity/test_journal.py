@@ -22,7 +22,7 @@ POLICIES: list[tuple[str, dict[str, Any]]] = [("accept_all", {}), ("edf", {"beta
 
 
 def samples(seed: int, n: int) -> list[Sample]:
-    """An application on nodes under a load that rises and falls."""
+    """Samples of an application on nodes under a load that rises and falls."""
     rng = np.random.default_rng(seed)
     app, seen = chain.Chain(rng), []
     for i in range(n):

@@ -119,7 +119,7 @@ def test_bad_events_are_dead_letters_once_whatever_dies(dies: frozenset[int], re
     assert not s.durable.letters[PENDING]
 
 
-Rows = Sequence[tuple[int, int]]  # key, and event time in seconds
+Rows = Sequence[tuple[int, int]]  # (key, event time in seconds)
 
 
 def told(slots: Sequence[MemorySlot], epoch: int, rows: Sequence[Rows], *, says: bool = True) -> list[tuple[int, int]]:

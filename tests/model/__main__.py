@@ -15,7 +15,7 @@ from tests.model.scope import Scope
 
 
 def main() -> int:
-    """See the module."""
+    """Run the command; see the module."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description="Explicit-state model of the keyed slot protocol.")
     parser.add_argument("--large", action="store_true", help="the large cases, minutes each, instead of the small ones")
     parser.add_argument("--case", choices=CASES, metavar="NAME", help="one case: " + ", ".join(CASES))

@@ -13,7 +13,7 @@ REFUSALS = (STALE, ERROR, SKIPPED)
 
 
 class Label(NamedTuple):
-    """Compared in this order."""
+    """The label of an attempt, compared in this order."""
 
     run: int
     epoch: int
@@ -154,7 +154,7 @@ class Budget(NamedTuple):
     partial: int = 0  # a checkpoint at a moment other than END
     error: int = 0  # the operator throws; on the same frame it may not another time
     fail: int = 0  # Spark gives up an attempt, which may live on as a zombie
-    twin: int = 0  # a second attempt while the first one runs
+    twin: int = 0  # a second attempt starts while the first one runs
     rerun: int = 0  # the stage runs again after the partition's success
     restart: int = 0  # the driver starts again and replays the epoch
     busy: int = 0  # a push is refused while the next one is in flight
@@ -180,12 +180,12 @@ Value = TypeVar("Value")
 
 
 def put(pairs: Iterable[tuple[Key, Value]], key: Key, value: Value) -> tuple[tuple[Key, Value], ...]:
-    """Pairs with `key` set, in order."""
+    """The sorted pairs, with `key` set."""
     return tuple(sorted({**dict(pairs), key: value}.items()))
 
 
 def at(items: tuple[Value, ...], i: int, *new: Value) -> tuple[Value, ...]:
-    """Items with the i-th one replaced (or removed)."""
+    """The items, with the i-th one replaced or removed."""
     return (*items[:i], *new, *items[i + 1 :])
 
 

@@ -11,7 +11,7 @@ from tests.model.state import Checkpoint, Group, Instance, Memory, QueueServer, 
 
 
 def first(s: Scope) -> World:
-    """Empty servers, one instance that owns the slot, Spark at its first epoch."""
+    """The first world: empty servers, one instance that owns the slot, Spark at its first epoch."""
     memory = Memory((Group(),) * s.case.groups)
     state = StateServer(0, 1, 1, Checkpoint(0, 0, memory))
     owner = Instance(1, 0, 0, 1, memory, owns=True)

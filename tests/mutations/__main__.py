@@ -14,7 +14,7 @@ from tests.mutations.table import MUTATIONS
 
 
 def main() -> int:
-    """See the module."""
+    """Run the command; see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutations", description="Faults put into a copy of the product, and the tests that notice them."
     )

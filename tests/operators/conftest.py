@@ -16,7 +16,7 @@ GO = RUNTIMES / "go"
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the samples, testop and conformance."""
+    """The folder with the built samples, testop and conformance."""
     return go(tmp_path_factory.mktemp("go"), "./samples/...", "./internal/testop", "./internal/conformance")
 
 

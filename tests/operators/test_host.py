@@ -37,7 +37,7 @@ Make = Callable[..., ChildProcessor]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Make]:
-    """made(keyed=..., answer_timeout_s=..., NAME=value) -> a processor whose process is tests/operators/child.py, behind `first`."""
+    """made(keyed=..., answer_timeout_s=..., NAME=value) -> a processor of tests/operators/child.py, run after the shell command `first`."""
     there: list[ChildProcessor] = []
 
     def make(keyed: dict[str, Any] | None = None, answer_timeout_s: float = 60.0, first: str = "", **env: str) -> ChildProcessor:

@@ -282,7 +282,7 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 class PipelinedRearm(SlotMachine):
-    """Broken: the fence is WATCH + GET owner re-armed in the pipeline, the next MULTI sent before the GET is read."""
+    """Broken: the fence is WATCH + GET owner, re-armed in the pipeline, and the next MULTI is sent before the GET is read."""
 
     def send_answers(self, instance: Instance) -> slot_reader.Emit:
         conn, first = self.connection(f"fence-{instance.reader.name}"), instance.pending[0][0]

@@ -1,4 +1,4 @@
-"""Answers in any order, some more than once, are handed out once each, in the order of their frames."""
+"""Answers that come in any order, some repeatedly, are handed out once each, in the order of their frames."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_ste
     state.transaction([("SET", "beside", 1), moving.handing_over(A, 2, [1])])
     assert moving.is_handed_over(state, A, 2) and group_map.load(state, A) is None
     assert groups(state, A, "q") == {-1: (b"1.2", [b"t"]), 0: (b"1.0", [b"x"])}
-    a.write("q", -1, "1.6", b"later")  # the source goes on, and removes the piece
+    a.write("q", -1, "1.6", b"later")  # the source goes on, and removes the former piece
     for _ in range(2):
         moving.deliver(state, A, B, A, NEXT)
         assert group_map.load(state, A) == NEXT and not moving.is_adopted(state, B, 2) and not moving.is_handed_over(state, A, 2)

@@ -38,7 +38,7 @@ def archive(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def operator(registry: Running, tmp_path: Path) -> str:
-    """`host:port/name` of an operator with version 1."""
+    """The reference `host:port/name` of an operator with version 1."""
     name = fresh("sk")
     image(name, "1").push(registry.client(), tmp_path)
     return f"{host(registry)}/{name}"

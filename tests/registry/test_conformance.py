@@ -1,4 +1,4 @@
-"""What the OCI distribution specification asks of a registry, row by row: pull, push, content discovery, content management."""
+"""The requirements of the OCI distribution specification for a registry, row by row: pull, push, content discovery, content management."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments: what is shown, what is never shown, what nodes receive."""
+"""Deployments: the fields that are shown, those that never are, and those that nodes get."""
 
 from __future__ import annotations
 

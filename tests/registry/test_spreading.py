@@ -62,7 +62,7 @@ def test_slots_that_have_had_replicas_come_and_go_and_one_that_was_on_a_node_bef
     assert grown.replication.terms == (1,) * 4 and grown.replication.counted == ((),) * 4 and grown.replication.disks["c"] == "c1"
     assert spreading.shrunk(grown, 3, GROUPS).replication == replace(now.replication, disks=grown.replication.disks)
 
-    taken = replace(grown, nodes=("a", "a", "a", "c"), ordinals=(0, 2, 1, 0))  # slot 1 came to node a when b was lost
+    taken = replace(grown, nodes=("a", "a", "a", "c"), ordinals=(0, 2, 1, 0))  # slot 1 moved to node a when b was lost
     for group in range(4, GROUPS):
         taken = moved(taken, group, 0)
     assert spreading.grown(taken, 5, ("a",), GROUPS, DISKS).ordinals == (0, 2, 1, 0, 3)

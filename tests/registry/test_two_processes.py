@@ -63,7 +63,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, postgresql: Callable[[str], s
 
 
 def operator(client: Registry, tmp_path: Path, *versions: str) -> str:
-    """An operator with these versions, deployed at the first one under its own name."""
+    """Push an operator with these versions, deploy the first one under its own name, and return the name."""
     name = fresh("fraud")
     for version in versions:
         image(name, version, f"v = {version}").push(client, tmp_path)

@@ -329,7 +329,7 @@ def test_any_order_of_epochs_retries_and_promotions_counts_like_one_process(star
 
 
 def test_state_is_migrated_before_the_promotion_and_after_it(start: Start, servers: Servers) -> None:
-    """Base, undo, ENDed values, the owner's later writes, and what is stored when the new version dies."""
+    """The migrated parts: base, undo, ENDed values, the owner's later writes, and the stored state when the new version dies."""
     counter(start)
     for epoch in range(3):
         an_attempt(servers, epoch, epoch).run(["a", "b", f"only{epoch}"])

@@ -281,7 +281,7 @@ def test_a_key_with_a_timer_and_no_state_counts_wherever_the_group_comes_from() 
     assert g.keys == 3
     again = Group.restore(StoredGroup(g.meta(), g.snapshot()))
     assert again.keys == 3
-    again.open(TIMERS)  # as at each END
+    again.open(TIMERS)  # as each END does
     again.pack(close=True)
     assert again.keys == 3
     assert Group.imported(*g.last_ended()).keys == 3

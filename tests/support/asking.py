@@ -1,4 +1,4 @@
-"""One question to a local platform."""
+"""A call of a deployment on a local platform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that documents and tables cite: by a file below tests/ and a name, `docs/test_site.py::test_...`."""
+"""Tests cited by documents and tables: by a file below tests/ and a name, `docs/test_site.py::test_...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def require_cited(file: str, name: str = "") -> None:
-    """AssertionError unless the file has tests, and one of this name if there is one."""
+    """Raise AssertionError unless the file has tests, and if `name` is given, one of that name."""
     path = TESTS / file
     assert path.is_file(), f"there is no {file}"
     module = ast.parse(path.read_text("utf-8"))

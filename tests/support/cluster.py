@@ -41,7 +41,7 @@ class Cluster:
                 p.wait(bound(10))
 
     def lane(self) -> Lane:
-        """A lane of deployment d, closed at the end."""
+        """Open a lane of deployment d; it is closed at the end."""
         self.lanes.append(Lane(self.node.api, "d", f"lane{len(self.lanes)}"))
         return self.lanes[-1]
 

@@ -27,7 +27,7 @@ Epochs = Sequence[Sequence[Sequence[int]]]
 
 
 def oracle(epochs: Epochs, bad: tuple[int, ...] = ()) -> list[list[tuple[int, int]]]:
-    """The answers of one process that sees every epoch once: by epoch and partition, timers due by the watermark last."""
+    """The answers of one process that gets every epoch once, by epoch and partition; those of timers due by the watermark come last."""
     counts, timers, answers = Counter[int](), dict[int, set[int]](), []
     highest, watermark = -1, -1  # second of the newest event so far; watermark after the epochs before
     for second, epoch in enumerate(epochs):

@@ -1,4 +1,4 @@
-"""Keyed operators that count, as real processes, and attempts at them."""
+"""Keyed counters as real processes, and attempts of queries on them."""
 
 from __future__ import annotations
 

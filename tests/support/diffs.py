@@ -11,7 +11,7 @@ from tests.node_manager.conftest import Daemon
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue.connection import Connection
 
-# Kinds of keys that a diff or a canary uses on the two servers.
+# The kinds of keys that a diff or a canary uses on the two servers.
 _KINDS = {"mirrors", "served", "servedbytes", "compared", "differ", "pins", "changelog", "logged", "readers", "reading"}
 
 

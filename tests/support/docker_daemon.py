@@ -86,7 +86,7 @@ class Daemon:
 
 @pytest.fixture(scope="session")
 def docker_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon without networks; ended with its containerd if it was started here."""
+    """A daemon without networks; if it was started here, it is ended with its containerd."""
     client, home = tool("docker", "docker.io"), tmp_path_factory.mktemp("d")
     if host := os.environ.get("DOCKER_HOST"):
         yield Daemon(client, host, home / "config")

@@ -68,7 +68,7 @@ def columns(schema: T.StructType) -> dict[str, str]:
 
 
 def drawn_rows(draw: random.Random, schema: T.StructType, rows: int) -> list[tuple[Any, ...]]:
-    """Rows for createDataFrame."""
+    """Random rows for createDataFrame."""
     return [tuple(drawn_value(draw, f.dataType) for f in schema) for _ in range(rows)]
 
 

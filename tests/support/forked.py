@@ -64,11 +64,11 @@ class Forked:
         return int(_NUMBER.unpack(data)[0])
 
     def poll(self) -> int | None:
-        """The exit status; None while it runs."""
+        """Return the exit status; None while it runs."""
         return self._within(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status; subprocess.TimeoutExpired if it still runs after `timeout` seconds."""
+        """Wait for and return the exit status; subprocess.TimeoutExpired if it still runs after `timeout` seconds."""
         if (status := self._within(timeout)) is None:
             assert timeout is not None
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
@@ -90,11 +90,11 @@ class Forked:
                 os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
 
@@ -129,7 +129,7 @@ def start(
     output: Sequence[int],
     session: bool = False,
 ) -> Forked:
-    """Start `python -m PROGRAM`, or an INSTANCE. `output`: descriptors of stdout and stderr; `session`: in a session of its own."""
+    """Start `python -m PROGRAM`, or an INSTANCE. `output`: descriptors of stdout and stderr; `session`: start a new session for it."""
     request = {
         **({"script": str(bootstrap())} if program == INSTANCE else {"module": program}),
         "arguments": list(arguments),

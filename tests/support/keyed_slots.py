@@ -43,7 +43,7 @@ def deploy(c: Cluster, slots: int = 3, source: str = COUNT.format(version=1), **
 
 
 class Oracle:
-    """One process that sees each epoch once."""
+    """The oracle: one process that gets each epoch once."""
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
@@ -58,7 +58,7 @@ class Oracle:
 
 
 def events(orders: random.Random, batches: int = 4) -> list[list[int]]:
-    """Batches of positive keys."""
+    """Random batches of keys, none of them negative."""
     return [[orders.randrange(200) for _ in range(orders.randint(1, 60))] for _ in range(batches)]
 
 

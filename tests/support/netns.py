@@ -70,7 +70,7 @@ def direct(env: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def network(*names: str) -> Iterator[Network]:
-    """Hosts of these names. Missing if this machine cannot have any."""
+    """Hosts of these names; raises Missing if this machine cannot have any."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise Missing("network namespaces need root and the program `ip` (Debian: iproute2)")
     tag, subnet = secrets.token_hex(3), f"10.{secrets.randbelow(100) + 100}.{secrets.randbelow(256)}"

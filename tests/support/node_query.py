@@ -102,7 +102,7 @@ class Query:
         job.node, job.wait_s = self._cluster.address(node), wait_s
 
     def drawn(self) -> tuple[list[list[int]], list[int]]:
-        """Draw the events of the next epoch, and the counts that answer them."""
+        """Draw the events of the next epoch; return them, and the counts to be answered."""
         self._epoch += 1
         batches = [[self.orders.randrange(300) for _ in range(100)] for _ in range(3)]
         expected = []

@@ -120,7 +120,7 @@ def nodes(top: Path, *names: str, listening: Collection[str]) -> Iterator[Nodes]
             left += daemon.processes()
         made.client.close()
         made.registry.stop()
-        _, left = psutil.wait_procs(left, bound(5))  # instances of a slot that has just been removed are on their way out
+        _, left = psutil.wait_procs(left, bound(5))  # the instances of a slot that has just been removed may still be ending
         for p in left:
             p.kill()
     assert not left

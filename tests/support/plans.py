@@ -35,7 +35,7 @@ def static(df: DataFrame) -> DataFrame:
 
 
 def keys(df: DataFrame) -> DataFrame:
-    """A table with each key once."""
+    """A table with each key of the stream once."""
     return df.sparkSession.createDataFrame([(key_of(i),) for i in range(17)], "k string").distinct()
 
 

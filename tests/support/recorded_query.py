@@ -47,7 +47,7 @@ def queue(daemon: Daemon) -> contextlib.closing[Connection]:
 
 
 def stats(daemon: Daemon) -> slot.SlotStats:
-    """Counters of the slot."""
+    """The counters of the slot."""
     with queue(daemon) as conn:
         return slot.slot_stats(conn, P)
 
@@ -70,7 +70,7 @@ class Query:
         self.served: dict[str, list[Any]] = {}
 
     def attempt(self, epoch: int) -> Attempt:
-        """A new attempt at an epoch."""
+        """Begin a new attempt at an epoch."""
         self._attempts += 1
         return Attempt.at_node(self._daemon.api, "d", self._session, epoch, self._attempts)
 

@@ -1,4 +1,4 @@
-"""Three nodes with deployments whose slots have replicas, and what tests wait for there."""
+"""Three nodes with deployments whose slots have replicas, and waits for states of these."""
 
 from __future__ import annotations
 

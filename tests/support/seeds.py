@@ -15,7 +15,7 @@ _first = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """See the module."""
+    """Add the option --seed; see the module."""
     told = "where tests that draw begin; 'fresh' takes a new N and prints it (default: 0, and each property's own fixed examples)"
     parser.addoption("--seed", default="0", metavar="N", help=told)
 
@@ -39,7 +39,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def seeds(count: int, deep: int = 0) -> list[Any]:
-    """So many seeds, for `parametrize`; with all tests (`make deep`) at least `deep` of them."""
+    """`count` seeds for `parametrize`; with all tests (`make deep`) at least `deep`."""
     return [*range(_first, _first + count), *map(long, range(_first + count, _first + deep))]
 
 

@@ -1,4 +1,4 @@
-"""One slot without a node manager: lanes, owners, frames."""
+"""A slot without a node manager: lanes, owners, frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store behind an S3 endpoint."""
+"""A state store at an S3 endpoint."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NOTHING = None, None
 
 
 class Slot(NamedTuple):
-    """Its groups (None: not in this slot), and the partition's highest event time (None: the slot has never seen the query)."""
+    """Its groups (None: not in this slot), and the partition's highest event time (None: the slot does not know the query yet)."""
 
     groups: tuple[Group | None, Group | None]
     time: Group | None

@@ -42,7 +42,7 @@ class Budget(NamedTuple):
 
     fail: int = 0  # Spark gives up an attempt, which lives on as a zombie
     die: int = 0  # an attempt dies where it is
-    twin: int = 0  # a second attempt while the first one runs
+    twin: int = 0  # a second attempt starts while the first one runs
     rerun: int = 0  # the stage runs again after the task's success
     restart: int = 0  # the driver starts again and replays the epoch
     crash: int = 0  # the new slot's owner dies while a group moves (tests/model/rerouted)

@@ -31,7 +31,7 @@ class Ended(Exception):
 
 
 class Session:
-    """One execution."""
+    """An execution of the worker."""
 
     def __init__(self, requests: Iterator[Any]) -> None:
         self._requests = requests
