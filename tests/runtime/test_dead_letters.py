@@ -395,7 +395,7 @@ def test_letters_sent_again_take_part_in_the_next_epoch_and_go_with_the_one_afte
     assert an_attempt(servers, 0, 1).run(["a", "boom", "boom"]) == [("a", 1)]
     counter(start, MENDED)
     mark(servers)
-    # They count only with a later epoch's END: another attempt at the same epoch processes them anew.
+    # They are replayed only in a later epoch: another attempt at their own epoch makes them anew, or none.
     assert an_attempt(servers, 1, 2).run(["a"]) == [("a", 2), ("boom", 1), ("boom", 2)]
     assert (len(letters(servers)), marks(servers)) == (2, ["1", "1"])
     assert an_attempt(servers, 2, 3).run(["boom"]) == [("boom", 3)]

@@ -22,14 +22,14 @@ T0 = dt.datetime(2020, 1, 1)
 
 
 def group_of(key: Any) -> int:
-    """The key group of a number is the number modulo the groups; of a text, the sum of its characters."""
+    """The key group: a number, or the sum of a text's characters, modulo the number of groups."""
     return (key if isinstance(key, int) else sum(map(ord, key))) % len(GROUPS)
 
 
 class Attempt:
     """One attempt of a partition at an epoch of a session, through a LaneEnd or a replacement for it.
 
-    `schemas`: that of the events (a key, and maybe a time), and that of the answers.
+    `schemas`: the schema of the events (a key, and maybe a time), and that of the answers.
     """
 
     def __init__(

@@ -98,7 +98,8 @@ class Stream:
 def refuses_asynchronous_progress(stream: Stream, platform: Platform, *, inside: bool) -> None:
     """Check that a keyed call fails before any event in a query with asynchronous progress, and not in another one.
 
-    The call is on the stream, or `inside` its foreachBatch."""
+    The call is on the stream, or `inside` its foreachBatch.
+    """
     call = udo(stream._operator, key="k")
     stream.add()
 

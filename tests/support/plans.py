@@ -112,7 +112,7 @@ class Plan:
     partitions: tuple[int, int] = (2, 2)  # the first run's, and the one's after a restart
     adaptive: bool = True
     epochs: tuple[tuple[int, ...], ...] = ((40, 40), (40,))  # for each run, those of its epochs
-    rows_per_batch: int = 10_000  # the most rows that Spark hands to its workers at once
+    rows_per_batch: int = 10_000  # the most in a batch that Spark hands to its workers
     path: str = settings.PYTHON
 
     @classmethod

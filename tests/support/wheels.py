@@ -1,4 +1,4 @@
-"""Packages that tests can depend on."""
+"""Wheels of packages for tests of dependencies."""
 
 from __future__ import annotations
 
