@@ -1,4 +1,4 @@
-"""What the platform costs and how fast it is, measured: `python -m benchmarks NAME`. Nothing here is shipped."""
+"""Measurements of the platform's costs and speed: `python -m benchmarks NAME`. Nothing here is shipped."""
 
 import os
 

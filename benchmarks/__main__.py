@@ -47,9 +47,9 @@ SUITES = {
     "node_loss": "From the loss of a node, killed or cut off, to the next answer of slots that have replicas.",
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
-# Suites with options of their own, in OPTIONS of their module.
+# Suites with options of their own, listed in their module's OPTIONS.
 WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "migration", "update")
-# These try other inputs each time; what fails is repeated by the seed that they print.
+# These try other inputs each time; a failure is repeated by the seed that they print.
 FRESH = ("fuzz_layers", "fuzz_frames")
 EXIT_INVALID = 1
 
@@ -57,7 +57,7 @@ EXIT_INVALID = 1
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: python -m benchmarks throughput --quick")
 def main() -> None:
     """Measure what the platform costs. Every run is appended to benchmarks/results/NAME.jsonl."""
-    # A run that is told to end (timeout, a supervisor) stops the platform it started, as after Ctrl-C.
+    # A run that gets SIGTERM (timeout, a supervisor) stops the platform it started, as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 

@@ -1,7 +1,7 @@
 """The airline-delay job as a load per key group over time: four operators over the flights of a week, played in 48 minutes.
 
-Flights are those of a file or made from a seed. They come in the file's order, over and over, at 8,000 a second on average, as in
-the paper; the rate rises and falls as departures do over the days of a week.
+Flights are read from a file or made from a seed. They are sent in the file's order, over and over, at 8,000 a second on average, as in
+the paper; the rate follows the departures over the days of a week.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GENERATED, _GENERATED_PLANES = 700_000, 5_000
 
 @dataclass(frozen=True)
 class Flights:
-    """In one week: minute of the week, flight and plane as hashes, delayed or not, flown or not."""
+    """The flights of one week: minute of the week, flight and plane as hashes, delayed or not, flown or not."""
 
     minute: npt.NDArray[np.int64]
     flight: npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ class Flights:
 
 
 def read(path: Path) -> Flights:
-    """From a Parquet file. Flights without a departure (cancelled ones) are left out."""
+    """Read flights from a Parquet file. Flights without a departure (cancelled ones) are left out."""
     have = pq.read_schema(path).names
     if missing := [c for c in _COLUMNS if c not in have]:
         raise InvalidRun(f"{path} has no columns {', '.join(missing)}; it has {', '.join(have)}")
@@ -69,7 +69,7 @@ def _hashes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def generate(seed: int) -> Flights:
-    """Flights that leave by day, fewer at weekends, with planes that fly unequally often."""
+    """Make flights that leave by day, fewer at weekends, with planes that fly unequally often."""
     rng = np.random.default_rng(seed)
     day = rng.choice(7, _GENERATED, p=np.array([15, 15, 15, 15, 15, 12, 13]) / 100)
     hour = rng.uniform(5.5, 21.5, _GENERATED)
@@ -84,19 +84,20 @@ def generate(seed: int) -> Flights:
 
 
 def group_of(keys: npt.NDArray[np.int64], groups: int, seed: int) -> npt.NDArray[np.int64]:
-    """The key group of each key; another distribution with each seed (multiplicative hashing, the upper bits)."""
+    """Return the key group of each key, distributed otherwise with each seed (multiplicative hashing, the upper bits)."""
     return ((keys + seed * 40503) * 2654435761 % 2**32 >> 8) % groups
 
 
 def rates(flights: Flights, growth: float) -> Floats:
-    """Events per second and step: the flights' own week, played in 48 minutes, growing evenly to `growth` times itself."""
+    """The events per second in each step: the flights' week, played in 48 minutes and growing linearly to `growth` times its rate."""
     step = flights.minute * STEPS // WEEK_MINUTES
     week = np.bincount(step, minlength=STEPS) / len(step)
     return week * STEPS * MEAN_EVENTS_PER_S * np.linspace(1, growth, STEPS)
 
 
 def events(flights: Flights, rates_per_s: Floats, groups: int, seed: int) -> Floats:
-    """Key groups × steps: events in each; `groups` key groups per operator, operator by operator. The file is played over and over."""
+    """The events in each key group and step (key groups × steps); `groups` key groups per operator, operator by operator. The file
+    is played over and over."""
     ends = np.cumsum(rates_per_s * STEP_S)
     inputs = ((flights.flight, slice(None)), (flights.plane, flights.delayed), (flights.plane, flights.flown))
     counts = np.zeros((OPERATORS, groups * STEPS))

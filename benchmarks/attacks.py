@@ -1,7 +1,7 @@
-"""A hostile operator against the node it runs on, and hostile versions against the node that unpacks them: what is blocked, what
-the driver says it does not isolate, what succeeds.
+"""A hostile operator against the node it runs on, and hostile versions against the node that unpacks them: each attack is blocked, or
+succeeds where the driver says that it does not isolate, or succeeds in spite of the driver's claim.
 
-An attack that succeeds although the driver claims to prevent it is a lie, and the run is invalid. Whether an attack succeeded
+An attack that succeeds although the driver claims to prevent it makes the run invalid. Whether an attack succeeded
 is judged outside of the operator wherever it can be seen there.
 """
 
@@ -36,9 +36,9 @@ from udo_protocol.formats.manifest import OperatorLimits
 from udo_protocol.queue.keys import prefix
 
 OPERATOR, VICTIM = "attack", "forward"
-# What the operator does to whoever calls it: no driver prevents that, the caller's own checks do.
+# Attacks on the caller: no driver prevents them, the caller's own checks do.
 CALLER = "caller"
-# What is tried, and the capability of the driver that prevents it (node_manager/drivers/base.py). The last one ends the data.
+# Each attack, and the capability of the driver that prevents it (node_manager/drivers/base.py). The last attack deletes all data.
 ATTACKS = {
     "text_beyond": CALLER,
     "many_rows": CALLER,
@@ -85,20 +85,20 @@ WORDS = {
     "exhaust_disk": "fill the disk, by files and by its log",
     "flushall": "`FLUSHALL` on the queue server",
 }
-# Of its own slot, which it may write: that others see nothing of it, and that it works again, shows outside.
+# Attacks on the operator's own slot, which it may write. They are judged outside: others must not notice, and the slot must recover.
 OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
 _MENDED_S = 60.0
-# Of a pushed version: no driver is asked.
+# The capability of attacks by a pushed version: no driver is asked.
 ALWAYS = "always"
 NAMES = (*ATTACKS, *pushed.WORDS)
-# Beyond its limits (benchmarks/operators/attack), bounded all the same.
+# Amounts beyond the operator's limits (benchmarks/operators/attack), yet bounded.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
-# In a process of its own: its engine's memory counts too, and is not to be what ends a lie before it is told.
+# Limits of the operator in a process of its own: its engine's memory counts too, and must not end an attack before it is made.
 OWN_LIMITS = OperatorLimits(memory_mb=512, pids=200, answer_timeout_s=40)
-# What an instance may use of a disk: the logs of a few, of which the last 8 MiB are kept, and more until the node manager looks.
+# The disk space that logs may use: those of a few instances, of which the last 8 MiB are kept, and more until the node manager looks.
 _LOG_BYTES, _CUT_S = 64 * (1 << 20), 20.0
 _ANSWER_S, _DEATH_S = 200.0, 2.0
-# What a caller may need for an error of any size, and how long the text may be that it gets.
+# The time in which a caller must get an error of any size, and the greatest length of the text that it gets.
 _CALLER_S, _ERROR_CHARS = 90.0, 100_000
 OPTIONS = [
     click.option(
@@ -124,20 +124,20 @@ class Scene:
     token: str = field(default_factory=lambda: f"attack-{secrets.token_hex(8)}")
 
     def victim_pids(self) -> list[int]:
-        """The victim's process, and what is in it."""
+        """Return the victim's process and its descendants."""
         pid = next(int(s.pid) for s in self.platform.node().status().slots if s.deployment == VICTIM)
         return [pid, *(p.pid for p in psutil.Process(pid).children(recursive=True))]
 
     def looked_at(self) -> list[str]:
-        """Directories of this machine in which a file is missed or found, whatever an operator sees under their names."""
+        """Return the directories of this machine in which a file left by an operator is looked for, whatever it sees under their names."""
         return [str(self.platform.home.node), str(self.outside)]
 
     def queue(self) -> Any:
-        """A connection as the node manager."""
+        """Connect to the queue server with the node manager's login."""
         return contextlib.closing(access.connect(self.platform.home.node, "queue"))
 
     def arguments(self, attack: str) -> dict[str, Any]:
-        """All that an attacker could wish to know."""
+        """Return everything that an attacker could wish to know."""
         node = self.platform.home.node
         passwords = [node / "servers" / "access.json", *(node / "instances").glob("*/.password")]
         sockets = ["/var/run/docker.sock", "/run/docker.sock", str(node / "node.sock"), str(self.outside / "s")]
@@ -174,7 +174,7 @@ def _own_addresses() -> list[str]:
 
 @contextlib.contextmanager
 def scene(driver: str, sandbox: str, isolation: str) -> Iterator[Scene]:
-    """All of it, removed at the end."""
+    """Set the scene, and remove it at the end."""
     with (
         platform(driver, sandbox) as p,
         tempfile.TemporaryDirectory(prefix="udo-outside-") as name,
@@ -198,7 +198,7 @@ def scene(driver: str, sandbox: str, isolation: str) -> Iterator[Scene]:
 
 
 def carry_out(s: Scene, attack: str) -> str:
-    """What was achieved, in words; '' if it was blocked."""
+    """Carry out an attack; return its result in words, '' if it was blocked."""
     arguments = s.arguments(attack)
     if ATTACKS[attack] == CALLER:
         return call(s, attack, arguments)
@@ -212,13 +212,13 @@ def carry_out(s: Scene, attack: str) -> str:
         if "killed: " not in str(e) and attack not in OWN_KEYS:
             raise InvalidRun(f"the attack {attack} broke off: {e}") from e
         say(f"  {(str(e).partition('killed: ')[2] or str(e)).splitlines()[0]}")
-    except PeerError as e:  # it has taken its own answer away
+    except PeerError as e:  # the attack has deleted its own answer
         say(f"  {e}")
     return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
 
 
 def call(s: Scene, attack: str, arguments: dict[str, Any]) -> str:
-    """What became of a caller: '' if it got a typed error, of a length that can be read."""
+    """Return the harm done to a caller: '' if it got a typed error of readable length."""
     command = [sys.executable, "-m", "benchmarks.caller", s.platform.node_socket, OPERATOR, attack, json.dumps(arguments)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_CALLER_S, check=False)
@@ -237,7 +237,7 @@ def call(s: Scene, attack: str, arguments: dict[str, Any]) -> str:
 
 
 def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
-    """What shows outside decides, not what the operator says."""
+    """Return the result as seen from outside where it can be, whatever the operator claims."""
     if attack in OWN_KEYS:
         return _blinded(s)
     if attack == "write_root":
@@ -251,7 +251,7 @@ def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -
             return achieved or "a datagram" if s.token.encode() in s.udp.recv(100) else ""
         return ""
     if attack == "kill_neighbour":
-        deadline = time.monotonic() + (_DEATH_S if claims else 0)  # a process that was killed takes a moment to go
+        deadline = time.monotonic() + (_DEATH_S if claims else 0)  # a killed process takes a moment to disappear
         while not (dead := [pid for pid in arguments["pids"] if not _alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.01)
         return f"killed {dead}" if dead else ""
@@ -269,16 +269,16 @@ def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -
 
 
 def _logged(s: Scene) -> int:
-    """Bytes of all logs of instances."""
+    """The bytes of all logs of instances."""
     used = 0
     for file in (s.platform.home.node / "instances").rglob("log*"):
-        with contextlib.suppress(FileNotFoundError):  # moved aside, or of an instance that is removed
+        with contextlib.suppress(FileNotFoundError):  # moved aside, or removed with its instance
             used += file.stat().st_size
     return used
 
 
 def _blinded(s: Scene) -> str:
-    """What of the node cannot be looked at any more, or does not answer, until the attacker serves again."""
+    """Return the error if the node cannot be inspected, or does not answer, once the attacker should serve again; '' if it can."""
     node = s.platform.node()
 
     def mended() -> bool:
@@ -351,7 +351,7 @@ def _state(achieved: str, claimed: bool) -> str:
 
 
 def refusals(runs: Iterable[dict[str, Any]]) -> Section:
-    """What came of the hostile versions in the newest run, whatever the driver."""
+    """The results of the hostile versions in the newest run, whatever the driver."""
     *_, newest = runs
     rows = [(what, "blocked" if name in newest["blocked"] else "not tried") for name, what in pushed.WORDS.items()]
     return Section("Pushed versions", ("a layer with", "result"), rows)

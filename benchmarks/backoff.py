@@ -1,6 +1,6 @@
-"""What linear back-off before sleeping buys: latency of single events, and processor time while they come and while none do.
+"""The benefit of linear back-off before sleeping: the latency of single events, and processor time with and without events.
 
-One deployment per ceiling (`udo deploy --poll-us`); all are measured in turn, round by round, so that they share the machine's moods.
+One deployment per ceiling (`udo deploy --poll-us`); all are measured in turn, round by round, so that other load affects all alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEASURED = ("mean_ms", "p50_ms", "p99_ms", "busy_cpu_percent")
 
 
 def deployment(ceiling_us: int) -> str:
-    """One for each ceiling."""
+    """The name of the deployment with this ceiling."""
     return f"poll-{ceiling_us}"
 
 
@@ -42,7 +42,7 @@ def instances(p: Platform) -> dict[str, list[Any]]:
 
 
 def measure(p: Platform, ceiling_us: int, seconds: float) -> dict[str, float]:
-    """One round: events at a fixed rate, the first second warms up."""
+    """Measure one round: events at a fixed rate, of which the first second warms up."""
     name = deployment(ceiling_us)
     warm, events = int(RATE * WARM_S), int(RATE * (WARM_S + seconds))
     arrivals, processes = Arrivals(), instances(p)[name]

@@ -1,7 +1,7 @@
-"""Balancing keys between engines (paper 2): each policy against static key grouping and against what whole keys allow.
+"""Balancing keys between engines (paper 2): each policy against static key grouping and against the bound for whole keys.
 
-On real engines (benchmarks/engines.py), or with --simulated on a model of them (benchmarks/simulated/engines.py): there for the paper's
-40 minutes, with the policies that split keys, which no deployment does, and with the first stories that each policy detects.
+Runs on real engines (benchmarks/engines.py), or with --simulated on a model of them (benchmarks/simulated/engines.py): the model covers the
+paper's 40 minutes, the policies that split keys, which no deployment does, and the first stories that each policy detects.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ENGINES = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """A policy on so many engines.
+    """A policy on `engines` engines.
 
-    literal: θ alone decides, as in the paper, and nothing bounds a rebalance. live: moved keys need no retrieval, as with moves
-    whose state is there already.
+    literal: θ alone decides, as in the paper, and nothing bounds a rebalance. live: moved keys need no retrieval, as if their
+    state were at the target already.
     """
 
     policy: str
@@ -58,11 +58,11 @@ CONTENDERS = {
     "DLB-H live": Contender("DLB-H", live=True),
     "DLB-H6": Contender("DLB-H", engines=ENGINES + 1),
 }
-# Ours: a rebalance moves at most this share of the keys, and the next one goes on.
+# A bound of this project, not of the paper: a rebalance moves at most this share of the keys, and the next one continues.
 MOST_MOVED = 0.05
-MINUTES = (5, 10, 5, 10, 5, 5)  # of even and of skewed keys in turn, the paper's 40
+MINUTES = (5, 10, 5, 10, 5, 5)  # of even and of skewed keys in turn: 40 in all, as in the paper
 EVEN, SKEWS = 0.2, (1.5, 1.2)
-# On real engines: seconds of even and of skewed keys in turn, and the events a second that are drawn for them.
+# On real engines: the seconds of even and of skewed keys in turn, and the events drawn for each second.
 SECONDS, QUICK_SECONDS, DRAWN_PER_S = (6, 14, 6, 14), (2, 6), 20_000
 ROUNDS, QUICK_ROUNDS = 3, 1
 LIVE = ("KG", "KG6", "LPTF", "DLB-L", "DLB-H", "DLB-S")
@@ -80,7 +80,7 @@ OPTIONS = [
 
 
 def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None, own: Sequence[str]) -> dict[str, Any]:
-    """The record's figures: `policies` at ε = 1.5, `policies_1.2`; simulated, also `policies_own_order` on the tweets' keys."""
+    """Return the record's figures: `policies` at ε = 1.5, `policies_1.2`; simulated, also `policies_own_order` on the tweets' keys."""
     contenders = CONTENDERS | {name: Contender(name) for name in own}
     if not simulated:
         chosen = {name: contenders[name] for name in (*(QUICK_LIVE if quick else LIVE), *own)}
@@ -105,7 +105,7 @@ def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None
 
 
 def _live(contenders: dict[str, Contender], driver: str, seed: int, quick: bool) -> dict[str, Any]:
-    """Rounds of all contenders in turn, one stream for all; each figure is the median of its rounds."""
+    """Run the contenders in turn, round by round, on the same stream; each figure is the median of its rounds."""
     figures: dict[str, Any] = {"simulated": False}
     with platform(driver) as p:
         p.push(engines.OPERATOR, "1")
@@ -155,7 +155,8 @@ def _limits(c: Contender, keys: int) -> BalanceLimits:
 
 
 def _bound(engine_load: np.ndarray, key_load: np.ndarray, count_of: int) -> float:
-    """What no policy that keeps keys whole can pass, × KG, from the stream as it was sent: the hottest key's engine, or an equal share."""
+    """The greatest throughput (× KG) of any policy that keeps keys whole, on the stream as it was sent: limited by the hottest key, or by
+    an equal share."""
     total = key_load.sum()
     return float(engine_load.max() / total / max(key_load.max() / total, 1 / count_of))
 
@@ -211,7 +212,7 @@ def _detected(contenders: dict[str, Contender], tweets: list[stories.Vector], ke
 
 
 class _Reviewed:
-    """An assignment that the policy reviews after each thousand tweets."""
+    """An assignment of keys that the policy reviews at intervals (REVIEW_TWEETS)."""
 
     def __init__(self, policy: Callable[..., Any], engines: int) -> None:
         self._policy, self._engines, self._map = policy, engines, start(2**stories.BITS, engines)
@@ -228,7 +229,7 @@ class _Reviewed:
 
 
 def _decision_ms(name: str, seed: int) -> float:
-    """Median processor time of a decision over a million keys on a thousand engines, a tenth of which carry twice their load."""
+    """The median processor time of a decision over a million keys on a thousand engines, a tenth of which carry double load."""
     rng, policy = np.random.default_rng(seed), policies.find("balance", name)
     keys_map, took = start(SCALE_KEYS, SCALE_ENGINES), []
     for _ in range(SCALE_ROUNDS):
@@ -240,12 +241,12 @@ def _decision_ms(name: str, seed: int) -> float:
 
 
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest run on real engines, `model` beside it: the newest simulated one. Full runs go before quick ones."""
+    """Return the newest run on real engines, with the newest simulated one as its `model`. Full runs come before quick ones."""
     return record.beside_its_model(records)
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """One table per stream; simulated, one for the stories."""
+    """One table per stream; for a simulated run also one for the stories."""
     if not made["simulated"]:
         return _live_sections(made) + (sections(made["model"]) if "model" in made else [])
     titles = {

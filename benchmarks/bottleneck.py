@@ -1,6 +1,6 @@
-"""Injected bottlenecks (paper 3): found, missed, reported where there is none, and after how long; on real deployments, or simulated.
+"""Injected bottlenecks (paper 3): hits, misses, false alarms, and delays; on real deployments, or simulated.
 
-The fuzzy detection beside a threshold on mean CPU use, as Kubernetes' autoscaler has it, with the same confirmation by two intervals.
+Compares the fuzzy detection with a threshold on mean CPU use, as in Kubernetes' autoscaler, with the same confirmation by two intervals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticity.bottleneck.signals import SlotSample, inputs
 EPISODES, QUICK_EPISODES = 400, 60  # of each kind
 CPU_THRESHOLD = 0.8
 CONFIRM = 2
-# Found later than this is not found: by then the queues are full.
+# A bottleneck found later than this counts as missed: by then the queues are full.
 DEADLINE_S = 120.0
 ROUNDS, QUICK_ROUNDS = 10, 1  # of benchmarks.injected.PAIRS
 
@@ -41,7 +41,7 @@ class _Watched:
         self.threshold: list[list[int]] = [[] for _ in range(operators)]
 
     def see(self, t: int, operators: list[list[SlotSample]]) -> None:
-        """One interval."""
+        """Take an interval's samples: the slots of each operator."""
         for o, slots in enumerate(operators):
             if not slots:  # nothing was measured
                 self.watches[o], self.above[o] = step(self.watches[o], None, self.model.thresholds, self.patience)[0], 0
@@ -56,7 +56,7 @@ class _Watched:
 
 
 def run(quick: bool, driver: str, seed: int, simulated: bool, rounds: int | None) -> dict[str, Any]:
-    """The record's figures."""
+    """Return the record's figures."""
     rng = np.random.default_rng(seed)
     if not simulated:
         return _live(quick, driver, rng, rounds or (QUICK_ROUNDS if quick else ROUNDS))
@@ -69,7 +69,7 @@ def run(quick: bool, driver: str, seed: int, simulated: bool, rounds: int | None
 
 
 def _live(quick: bool, driver: str, rng: np.random.Generator, rounds: int) -> dict[str, Any]:
-    """Episodes on real deployments; two at the same time, so that none waits for the other's end."""
+    """Play episodes on real deployments, two at the same time to save time."""
     bad, found = injected.QUICK_BAD if quick else injected.BAD, list[tuple[Episode, _Watched]]()
     with platform(driver, decide_s=injected.DECIDE_S) as p:
         injected.deploy(p)
@@ -89,14 +89,15 @@ def _detectors(found: list[tuple[Episode, _Watched]], interval_s: float, deadlin
 
 
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest run on real deployments, `model` beside it: the newest simulated one. Full runs go before quick ones."""
+    """Return the newest run on real deployments, with the newest simulated one as its `model`. Full runs come before quick ones."""
     return record.beside_its_model(records)
 
 
 def _judge(
     reports: list[tuple[Episode, list[list[int]]]], interval_s: float = INTERVAL_S, deadline_s: float = DEADLINE_S
 ) -> dict[str, Any]:
-    """Hit: the slow operator was reported within deadline_s. False alarm: one was reported that was not slow, at that time."""
+    """Compute hit and false-alarm rates. Hit: the slow operator was reported within deadline_s. False alarm: an operator was reported
+    that was not slow at that time."""
     delays: dict[str, list[float]] = {kind: [] for kind in KINDS}
     of = dict.fromkeys(KINDS, 0)
     false = judged = 0

@@ -1,4 +1,4 @@
-"""Brings up what a benchmark needs, in a directory of its own, and leaves nothing running: the platform, and single servers."""
+"""Starts the platform, or single servers, for a benchmark in a directory of its own, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _LOOK_S = 0.02
 
 
 def say(text: str) -> None:
-    """Progress; standard output is for figures."""
+    """Print progress to standard error; standard output is for figures."""
     print(text, file=sys.stderr, flush=True)
 
 
 def fresh() -> int:
-    """A first seed that no former run had: what tries inputs tries others each time, and says which."""
+    """Return a new random first seed, so that suites which try inputs try others in each run; they print it."""
     return secrets.randbelow(1_000_000_000)
 
 
@@ -55,7 +55,7 @@ def wait_until(met: Callable[[], bool], timeout_s: float, what: str) -> None:
 
 
 def import_ms(node: NodeClient, deployment: str) -> float:
-    """How long the import of the operator's code took in the instance that serves."""
+    """Return how many milliseconds the serving instance took to import the operator's code."""
     with urllib.request.urlopen(node.status().metrics_address, timeout=30) as page:
         families = text_string_to_metric_families(page.read().decode())
     return next(
@@ -67,12 +67,12 @@ def import_ms(node: NodeClient, deployment: str) -> float:
 
 
 def _silent(_: str) -> None:
-    """Packing says nothing here."""
+    """Ignore the messages of packing."""
 
 
 @dataclass(frozen=True)
 class Platform:
-    """A registry and a node manager of this run alone."""
+    """A registry and a node manager used by this run alone."""
 
     home: Home
     registry_url: str
@@ -80,15 +80,15 @@ class Platform:
     tls: Tls | None = None
 
     def registry(self) -> Registry:
-        """A client that may write."""
+        """Return a client of the registry with write access."""
         return Registry(self.registry_url, token=self.home.token_file.read_text("utf-8").strip(), user="benchmarks", tls=self.tls)
 
     def node(self) -> NodeClient:
-        """The node manager."""
+        """Return a client of the node manager."""
         return connect_node(self.node_socket)
 
     def push(self, operator: str, version: str, directory: Path | None = None, **otherwise: Any) -> None:
-        """Pack and upload a benchmark operator (or that in `directory`) under this version, of which the manifest says `otherwise`."""
+        """Pack and upload a benchmark operator (or the one in `directory`) as this version, with the fields `otherwise` in its manifest."""
         target = Target.of(None, None)
         directory = directory or OPERATORS / operator
         manifest = load_manifest(directory, version, target).model_copy(update=otherwise)
@@ -112,9 +112,9 @@ class Platform:
             wait_until(answering, START_TIMEOUT_S, f"deployment {name}")
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Everything that runs under this home, by part: instance, warm, node_manager, queue, state, registry, other."""
+        """Return all processes under this home by part: instance, warm, sandbox, queue, state, watchdog, node_manager, registry."""
         status = self.node().status()
-        # In a sandbox the instance is the child of the process that is known.
+        # In a sandbox the instance is a child of the process in the node's status.
         instances = {p.pid for s in status.slots if s.pid for p in (psutil.Process(s.pid), *psutil.Process(s.pid).children(True))}
         servers = {s.pid: s.role for s in status.servers}
         found: dict[str, list[psutil.Process]] = {}
@@ -139,7 +139,7 @@ class Platform:
         return found
 
     def _containers(self) -> list[int]:
-        """First processes of this node's containers: what is in one does not know this machine's paths."""
+        """The first processes of this node's containers, which cannot be told by paths: inside, these are others."""
         if self.node().status().driver != "docker":
             return []
         import docker
@@ -154,9 +154,9 @@ class Platform:
 
 @contextmanager
 def platform(driver: str, sandbox: str = "auto", *, tls: bool = False, decide_s: float = 0.0) -> Iterator[Platform]:
-    """The whole platform, started as `udo up` starts it, with `tls` for other hosts, too; stopped at the end whatever happened.
+    """Run the whole platform, started as `udo up` starts it, with `tls` also for other hosts; stop it at the end, whatever happened.
 
-    decide_s: between two decisions of its controllers, and of the rates they go by; 0 for the default.
+    decide_s: seconds between two decisions of its controllers, and the window of the rates that they use; 0: the default.
     """
     # Unix socket paths are short: 107 bytes.
     path = Path(tempfile.mkdtemp(prefix="udo-bench-"))
@@ -175,7 +175,7 @@ def platform(driver: str, sandbox: str = "auto", *, tls: bool = False, decide_s:
 
 @contextmanager
 def server(command: Sequence[str], socket: Path) -> Iterator[str]:
-    """A contender's server, ready when its socket is there; terminated at the end."""
+    """Run a contender's server, which is ready when its socket is there; terminate it at the end."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: socket.exists() or child.poll() is not None, START_TIMEOUT_S, f"the socket of {' '.join(command[1:3])}")

@@ -1,6 +1,6 @@
-"""A caller of the hostile operator, in a process of its own: what becomes of it is seen from outside.
+"""A caller of the hostile operator, in a process of its own, so that harm done to it is seen from outside.
 
-`python -m benchmarks.caller NODE OPERATOR ATTACK ARGUMENTS` prints one JSON object: the rows that came, and the error.
+`python -m benchmarks.caller NODE OPERATOR ATTACK ARGUMENTS` prints one JSON object: the number of rows received, and the error.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from udo_interface import connect
 from udo_protocol.errors import UdoError
 
-# A caller that needs more than this for one small answer has swallowed a bomb.
+# A caller that needs more than this for one small answer has unpacked a bomb.
 MEMORY_BYTES = 4 << 30
 ANSWER_S = 60.0
 
 
 def main() -> None:
-    """One event, its answer."""
+    """Send one event and print what came back."""
     node, operator, attack, arguments = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     rows, error, kind = 0, "", ""

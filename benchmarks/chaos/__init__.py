@@ -1,1 +1,1 @@
-"""Exactly once under fire: what plays Spark, what breaks things, and the plain process whose answers must come out."""
+"""Exactly once under faults: code that plays Spark, code that breaks things, and the plain process that gives the expected answers."""

@@ -1,4 +1,4 @@
-"""One try of a partition's epoch, as a Spark task makes it: udo_interface's own lane code, one answer per step."""
+"""One attempt at a partition's epoch, as a Spark task makes it: with udo_interface's own lane code, one answer per step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Identity:
-    """Where an attempt stands in the query."""
+    """The position of an attempt in the query."""
 
     deployment: str
     session: str
@@ -41,14 +41,14 @@ class Identity:
 
 
 def batches(frames: Sequence[Sequence[tuple[Event, int]]]) -> Iterator[tuple[pa.RecordBatch, None]]:
-    """Record batches of (event, key group)."""
+    """Make record batches from frames of (event, key group)."""
     for frame in frames:
         columns = [pa.array([e[f.name] for e, _ in frame], f.type) for f in EVENTS]
         yield pa.record_batch([*columns, pa.array([g for _, g in frame], pa.int32())], schema=SENT), None
 
 
 class Attempt:
-    """`step` until it is complete; any error ends it. `rows` are its answers so far, in order. It has a lane in each slot."""
+    """An attempt: `step` it until it is `complete`; any error ends it. `rows`: its answers so far, in order. It has a lane in each slot."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Attempt:
         assert open_another is not None
 
         def used(lane: tuple[Sender, Collector]) -> tuple[Sender, Collector]:
-            if late:  # as if its frames had been under way for long: the early refusal is a service, not the rule
+            if late:  # without its label, as if its frames had been under way for long: correctness must not rest on the early refusal
                 lane[0]._part = lane[0]._label = ""
             return lane
 
@@ -80,7 +80,7 @@ class Attempt:
         self.steps, self.complete = 0, False
 
     def step(self) -> bool:
-        """Push what the window takes and collect one answer; True when the last one, that of END, has come."""
+        """Push as many frames as the window takes and collect one answer; True when the last answer, that of END, has come."""
         got = list(itertools.islice(self._answers, 1))
         self.steps += 1
         for _, batch in got:
@@ -91,22 +91,22 @@ class Attempt:
 
     @property
     def repeated(self) -> int:
-        """Frames that were answered again. A caller drops those; within a node there are none."""
+        """The number of frames answered again. A caller drops these answers; within a node there are none."""
         return sum(collector._answers.dropped for _, collector in self._lanes)
 
     def cut_short(self) -> None:
-        """A limit downstream wants no more: the lane ends void."""
+        """End as when a limit downstream wants no more rows: without END."""
         self._answers.close()  # type: ignore[attr-defined]
         self.complete = True
 
     def close(self) -> None:
-        """The task is over, for good or bad: what its lane left behind goes."""
+        """End the task, whether or not it succeeded, and clean up what its lanes left behind."""
         with contextlib.suppress(Exception):
             self._opened.close()
         self.die()
 
     def die(self) -> None:
-        """kill -9 of the worker: nobody says goodbye."""
+        """Close the connections without a word, as kill -9 of the worker does."""
         for sender, _ in self._lanes:
             sender._end.conn.close()
         for left in (self._answers, self._opened):

@@ -1,4 +1,4 @@
-"""Canaries under chaos: which version is tried, how each ends, and what must hold of the answers that it compared."""
+"""Canaries under chaos: the choice of the version, the ending, and the judgement of the comparison."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.chaos.kinds import OTHERWISE
 from udo_protocol.registry.canary import Measured
 
 CANARY, COMPARED, SEEN = "canary", "canary frames compared", "canary frames seen to be answered otherwise"
-# The update goes through; it is decided against; somebody ends it.
+# Endings: the update goes through; the conditions decide against it; a user ends it.
 PASSES, DECIDED, ENDED = "passes", "decided against", "ended"
 _TRIES_OTHERWISE = "canary of a version that answers otherwise"
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a canary that began. `promoted`: None where it is left to the caller; `why`: in words."""
+    """The result of a canary that began. `promoted`: None where promotion is left to the caller; `why`: the reason in words."""
 
     measured: Measured
     promoted: bool | None = None
@@ -31,16 +31,16 @@ class Triable(Changeable, Protocol):
     """A platform on which a version can be tried before it serves. May raise UdoError while parts of it are away."""
 
     def rolls_dice(self, deployment: str) -> bool:
-        """Whether its answers differ from one try to another."""
+        """Whether the deployment's answers differ from one attempt to another."""
 
     def try_out(self, deployment: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
-        """A canary of this version, to its end; or why none began."""
+        """Run a canary of this version to its end; or return why none began."""
 
 
 class Canaries:
     """Canaries of one platform's deployments, which last up to `most_s`.
 
-    `broken`: a text for each that saw what it must not see, or did not see what it must.
+    `broken`: a text for each canary that counted differences where there must be none, or none where there must be some.
     """
 
     def __init__(self, platform: Triable, changes: Changes, most_s: float) -> None:
@@ -49,7 +49,8 @@ class Canaries:
         self.broken: list[str] = []
 
     def run(self, deployment: str, rng: random.Random) -> tuple[list[str], str]:
-        """Try an equal version, one of the other form of state, or one that answers otherwise: what took place, and why not the rest."""
+        """Try an equal version, one with the other form of state, or one that answers otherwise; return what took place, and why the rest
+        did not."""
         dice = self._platform.rolls_dice(deployment)
         change = rng.choice((UPDATE, MIGRATE, "") if not dice else (UPDATE, MIGRATE))
         ending = rng.choice((PASSES, DECIDED, ENDED) if change else (DECIDED, ENDED))
@@ -69,7 +70,7 @@ class Canaries:
         return [CANARY if change else _TRIES_OTHERWISE, *took], f"({what}) {why}"
 
     def judge_diff(self, deployment: str, measured: Measured) -> str:
-        """What a diff with a version that answers the same has counted, in words."""
+        """Judge a diff with a version that answers the same; return its counts in words."""
         if not self._platform.rolls_dice(deployment):
             self._judge(f"diff on {deployment}: {measured}", False, Tried(measured))
         return str(measured)
@@ -83,11 +84,12 @@ class Canaries:
 
 
 def wrong(tried: Tried, *, otherwise: bool) -> str:
-    """Why this cannot be of a version that answers the same, or `otherwise`: with a row more for each event. '' if it can."""
+    """Return why a version that answers the same cannot give these counts, '' if it can; with `otherwise`, a version that adds a row
+    to the answer of each event."""
     m = tried.measured
     if not otherwise:
         return f"expected equal answers, got {m.different:g} different frames" if m.different else ""
     if tried.promoted:
         return "expected it not to pass, as it answers otherwise"
-    # A frame without events, as the one that ends an epoch, may be answered the same.
+    # A frame without events, such as END, may be answered the same.
     return "expected different answers to frames with events, got none" if m.events and m.compared and not m.different else ""

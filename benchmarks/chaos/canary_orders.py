@@ -1,7 +1,7 @@
-"""Canaries on a node without a registry. An order is a file, which the node manager follows as it would follow a registry's wish.
+"""Canaries on a node without a registry. An order is a file that the node manager follows as it would follow the registry.
 
-`canary.<deployment>` holds "id version percent"; `tried.<deployment>` is what the canary of that order counts. The order taken
-away ends it.
+`canary.<deployment>` holds "id version percent"; `tried.<deployment>` holds the counts of that order's canary. Removing the order
+ends the canary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _LOOK_S, _BEGIN_S, _END_S = 0.05, 10.0, 20.0
 
 
 def install() -> None:
-    """From here on a node manager that starts follows orders. Under chaos all cores are busy: what yields to all sees no frame."""
+    """Let node managers started from now on follow orders. Canaries get normal priority: under chaos all cores are busy, and at low
+    priority they would see no frame."""
     start, mirrors._NICE = Manager.start, 0
 
     def following(self: Manager) -> None:
@@ -70,7 +71,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def try_out(directory: Path, deployment: str, version: str, percent: float, for_s: float) -> Measured | None:
-    """A canary of `version` for that long: what it counted; None if it did not begin, or another one is under way."""
+    """Run a canary of `version` for `for_s` seconds; return its counts, None if it did not begin or another one is under way."""
     order, tried = directory / f"canary.{deployment}", directory / f"tried.{deployment}"
     identity = f"{time.monotonic_ns()}"
     draft = directory / f"draft.{identity}"

@@ -1,7 +1,8 @@
-"""Changes of the running version: which there are, where each leads, and the waiting until they have taken place.
+"""Changes of the running version: their kinds, the steps of each, and waiting until they have taken place.
 
 The versions (benchmarks/chaos/kinds.py) keep their state in two forms: 1, 2, 4 and 6 in the first, 3 and 5 in the other. 3 and 5
-take the first form, 4 and 6 take the other one; 1 and 2 read nothing but their own, so that they come back by what was kept only.
+migrate from the first form, 4 and 6 from the other one; 1 and 2 read the first form only, so that a rollback to them from the other
+form needs the kept state.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ CHANGES = (UPDATE, MIGRATE, BACK_KEPT, BACK_DOWN)
 _OTHER_FORM = ("3", "5")
 READS_BOTH = "4"
 _EQUAL = {"1": "2", "2": "1", "3": "5", "5": "3", "4": "6", "6": "4"}
-Step = tuple[str, str]  # what it counts as, and the version it leads to
-# While a server or the manager is away no change takes place: it is tried again for this long.
+Step = tuple[str, str]  # the name under which it is counted, and the version it leads to
+# While a server or the manager is away no change takes place; it is tried again for _TRY_S.
 _TRY_S, _AGAIN_S = 12.0, 0.3
 
 
 def equal(version: str) -> str:
-    """The one with the same form of state."""
+    """Return the other version with the same form of state and the same code."""
     return _EQUAL[version]
 
 
 def other_form(version: str) -> str:
-    """One with the other form, that takes this one's."""
+    """Return a version with the other form of state that migrates from this one's."""
     return "4" if version in _OTHER_FORM else "3"
 
 
 def plan(change: str, now: str, kept: str | None) -> list[Step]:
-    """The steps that end with `change`. `now` serves; `kept`: the version that could come back by what is kept, '' for none.
+    """Return the steps that end with `change`. `now`: the serving version; `kept`: the version with kept state, '' for none.
 
-    None: nothing is ever kept of this operator, so that it goes back by down-migration.
+    `kept` is None if state of this operator is never kept, so that its rollbacks are down-migrations.
     """
     other = now in _OTHER_FORM
     if change == BACK_KEPT and kept is None:
@@ -63,7 +64,7 @@ def plan(change: str, now: str, kept: str | None) -> list[Step]:
 
 
 def kept_everywhere(state: Connection, queue: Connection, deployment: str, slots: Sequence[int]) -> str:
-    """The digest of the version that could come back by what is kept in each slot (none named: there is one); '' for none."""
+    """Return the digest of the version whose state is kept in every slot (no `slots`: the only one, 0); '' if there is none."""
     found = [rewinding.kept(state, prefix(deployment, number)) for number in slots or [0]]
     digests = {str(f.info["digest"]) if f is not None and f.run_id == queue.run_id else "" for f in found}
     return digests.pop() if len(digests) == 1 else ""
@@ -73,17 +74,17 @@ class Changeable(Protocol):
     """A platform whose deployments can be changed. All may raise UdoError while parts of it are away."""
 
     def version(self, deployment: str) -> str:
-        """The one that serves."""
+        """Return the serving version."""
 
     def kept(self, deployment: str) -> str | None:
-        """The one that could come back by what is kept; '' for none, None if nothing is ever kept."""
+        """Return the version whose state is kept for a rollback; '' for none, None if state is never kept."""
 
     def change(self, deployment: str, version: str, *, back: bool) -> str:
-        """Update, or go back, to this version; '' if it took place, else why not."""
+        """Update or roll back to this version; return '' if it took place, else why not."""
 
 
 class Changes:
-    """Changes of one platform's deployments, one at a time for each: a second one would make the first be given up."""
+    """Changes of one platform's deployments, one at a time for each deployment: a second one would supersede the first."""
 
     def __init__(self, platform: Changeable) -> None:
         self._platform = platform
@@ -91,7 +92,7 @@ class Changes:
 
     @contextmanager
     def alone(self, deployment: str) -> Iterator[bool]:
-        """Nobody else changes the deployment meanwhile; False if somebody did all the time."""
+        """Lock the deployment against other changes; yield False if another one held the lock for too long."""
         lock = self._locks[deployment]
         got = lock.acquire(timeout=_TRY_S)
         try:
@@ -101,18 +102,18 @@ class Changes:
                 lock.release()
 
     def run(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9) -> tuple[list[str], str]:
-        """`steps`, alone."""
+        """Take `steps` while no other change of the deployment runs."""
         with self.alone(deployment) as alone:
             return self.steps(deployment, change, pause_s=pause_s, most=most) if alone else ([], "another one is under way")
 
     def steps(self, deployment: str, change: str, *, pause_s: float = 0.0, most: int = 9, try_s: float = _TRY_S) -> tuple[list[str], str]:
-        """What took place, and why the rest did not. The steps are `pause_s` apart; `most`: so many of them."""
+        """Carry out the steps of `change`, at most `most`, `pause_s` apart; return those that took place, and why the rest did not."""
         took: list[str] = []
         deadline, why, steps = time.monotonic() + try_s, "no time", list[Step]()
         while len(took) < most and time.monotonic() < deadline:
             try:
                 now = self._platform.version(deployment)
-                if steps and now == steps[0][1]:  # it took place, though nobody was there to say so
+                if steps and now == steps[0][1]:  # it took place, although the call failed
                     why = ""
                 else:
                     if why or not steps:

@@ -1,6 +1,7 @@
-"""Deployments whose controllers act all the time: thresholds so low that each second's figures are a reason to move, to add or to remove.
+"""Deployments whose controllers act all the time: with thresholds so low that each second's figures make them move key groups, or add
+or remove slots.
 
-What they did is read from their journals, which must replay to the same decisions.
+Their actions are read from their journals, which must replay to the same decisions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from elasticity.scaling import journal
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import NodeClient
 
-# Arguments of the node manager: it decides each second. What is kept for a rollback would hold a move of a single slot up.
+# Arguments of the node manager: it decides each second. State kept for a rollback would delay moves from a single slot.
 ARGUMENTS = ("--decide-s", "1", "--rollback-window-s", "1", "--pinned-idle-s", "1")
 LEAST, MOST = 1, 4
 BALANCED, SCALED_OUT, SCALED_IN = "balanced by itself", "scaled out by itself", "scaled in by itself"
@@ -36,7 +37,7 @@ CONFIG = json.dumps({"elasticity": {"mode": "auto", "policy": "accept_all", "lea
 
 
 def acted(node: NodeClient, deployments: Iterable[str]) -> tuple[Counter[str], list[str]]:
-    """How many steps of each kind were carried out, and what is wrong with the journals."""
+    """Return how many steps of each kind were carried out, and the faults of the journals."""
     counts, wrong = Counter[str](), list[str]()
     for name in deployments:
         for part in node.decisions(name):
@@ -51,7 +52,7 @@ def acted(node: NodeClient, deployments: Iterable[str]) -> tuple[Counter[str], l
 
 
 def told(node: NodeClient, deployments: Iterable[str]) -> tuple[Counter[str], list[str]]:
-    """The same of a node that may be away just now."""
+    """Like `acted`, for a node that may be away."""
     try:
         return acted(node, deployments)
     except UdoError as e:

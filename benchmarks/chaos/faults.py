@@ -1,4 +1,4 @@
-"""Breaks the platform under running queries: a fault is drawn by the seed, happens beside it, and is counted if it took place."""
+"""Breaks the platform under running queries: a fault is drawn from the seed, runs beside the query, and is counted if it took place."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from udo_protocol.errors import UdoError
 from udo_protocol.queue.connection import ReplyError
 
 KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner resumed"
-# Only where operators have processes of their own.
+# A fault only where operators have processes of their own.
 KILL_OPERATOR = "operator's process killed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
-# Scaling an update, a canary and one another.
+# Run beside updates, canaries and one another.
 DIFF, RECORDING = "diff", "recording"
-# Instead of a fault: what lives for a second has no figures, and without figures controllers do nothing.
+# Drawn in place of a fault: an instance that lives for a second has no figures, and without figures controllers do nothing.
 NOTHING = "nothing"
 WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0, BACK_DOWN: 2.0}
 # Faults that hit the whole node happen one at a time, and leave it this long to recover.
@@ -40,18 +40,18 @@ _RECOVER_S = 1.0
 # A deployment changes one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
 _CANARY_S = 3.0
-# A former owner that was stopped is killed by the node manager after 10 s: it resumes well before.
+# The node manager kills a stopped former owner after 10 s: it is resumed well before.
 _WHILE_STOPPED_S = 5.0
 
 
 def weights_of(slots: int, weights: dict[str, float]) -> dict[str, float]:
-    """As far as these faults befall deployments with so many slots; with several there are more."""
+    """Return the weights of faults for deployments with `slots` slots: with several, moves are added."""
     return weights if slots == 1 else weights | MOVE_WEIGHTS
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """One fault as the seed wants it."""
+    """One fault as drawn from the seed."""
 
     kind: str
     point: str
@@ -67,7 +67,7 @@ class Drawn:
 
 
 class Faults:
-    """Shared by all queries of a node. `happened` is (seconds since start, who drew it, what, what took place)."""
+    """The faults of a node, shared by all its queries. `happened`: (seconds since start, who drew it, the fault, what took place)."""
 
     def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS, slots: int = 1, points: Sequence[str] = ()) -> None:
         self._node, self._weights, self._changes = node, weights, Changes(node)
@@ -82,7 +82,7 @@ class Faults:
         self.happened: list[tuple[float, str, str, list[str]]] = []
 
     def draw(self, deployment: str, who: str, rng: random.Random) -> None:
-        """One fault, beside the caller; none if too many are under way. Draws the same from `rng` in either case."""
+        """Draw a fault and run it beside the caller; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(self._weights), list(self._weights.values()))
         drawn = Drawn(
             kind,
@@ -96,7 +96,7 @@ class Faults:
             self._pool.submit(self._run, deployment, who, drawn)
 
     def close(self) -> None:
-        """Wait for those under way."""
+        """Wait for the faults under way."""
         self._pool.shutdown()
 
     def _run(self, deployment: str, who: str, drawn: Drawn) -> None:
@@ -112,10 +112,10 @@ class Faults:
             self._free.release()
             self.happened.append((at, who, f"{drawn} on {deployment}{f' ({why[:300]})' if why else ''}", took))
             with self._counting:
-                self.counts = self.counts + Counter(took)  # a new one: others iterate over it meanwhile
+                self.counts = self.counts + Counter(took)  # a new object: others may be iterating over the old one
 
     def _step(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
-        """What took place, and why the rest did not."""
+        """Carry out a fault; return what took place, and why the rest did not."""
         node = self._node
         if drawn.kind == NOTHING:
             return [], ""
@@ -146,12 +146,12 @@ class Faults:
         return [str(drawn)] if steps[drawn.kind]() else [], ""
 
     def _armed(self, deployment: str, drawn: Drawn, point: str, action: str, change: Callable[[], list[str]]) -> tuple[int, list[str]]:
-        """The pid of the instance that came by, or 0; and what was done so that one would come by: a kill, a move, or `change`."""
+        """Arm a point; return the pid of the instance that reached it, or 0, and the steps that led there: a kill, a move, `change`."""
 
         def bring() -> list[str]:
             if point in CHANGE_POINTS:
                 return change()
-            with contextlib.suppress(UdoError):  # whoever did come by is stopped, and to be resumed
+            with contextlib.suppress(UdoError):  # an instance that reached the point has been stopped, and must be resumed
                 if point in MOVE_POINTS:
                     return self._moves.run(deployment, MOVE, random.Random(drawn.pause_s))[0]
                 return [KILL] if point == RESTORED and self._node.kill_instance(deployment) else []
@@ -163,8 +163,8 @@ class Faults:
             return pid.result(), took
 
     def _stop_change_resume(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
-        """The owner stops at a point of its loop, the version changes, the former owner wakes up."""
-        # Who loads is no owner yet, and a move would wait for one that is stopped.
+        """Stop the owner at a point of its loop, change the version, and resume the former owner."""
+        # At "loaded" an instance is no owner yet, and a move would wait for a stopped instance.
         point = {"loaded": "promoted", **dict.fromkeys(MOVE_POINTS, "before_checkpoint")}.get(drawn.point, drawn.point)
         with self._changes.alone(deployment) as alone:
             if not alone:

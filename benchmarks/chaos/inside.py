@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 
-# Only the one that replaces a dead owner passes the first, only an update's standby the second and third.
+# RESTORED is passed only by the instance that replaces a dead owner, CHANGE_POINTS only by an update's standby.
 RESTORED, CHANGE_POINTS = "restored", ("loaded", "promoted")
 POINTS = (RESTORED, "before_emit", "after_emit", "before_checkpoint", "after_checkpoint", *CHANGE_POINTS)
 # Around the checkpoint by which key groups leave a slot, or become part of another.
@@ -18,7 +18,7 @@ _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def at(directory, prefix, point):
-    """Do what is armed for this point of this deployment; whoever takes the order away first does it, once."""
+    """Carry out the order armed for this point of this deployment, if any: once, by the instance that first renames its file."""
     deployment = prefix.split(":")[1]
     armed = os.path.join(directory, f"armed.{deployment}")
     try:
@@ -35,7 +35,7 @@ def at(directory, prefix, point):
 
 
 def install_points(directory):
-    """Let every step of a keyed instance, and of the standby that it was, pass its points."""
+    """Wrap the steps of a keyed instance, and of the standby that it was, so that they pass the points."""
     from udo_runtime.drivers.keyed import KeyedOwner
     from udo_runtime.state.standby import RewoundState, StandbyState
 
@@ -62,7 +62,7 @@ def install_points(directory):
 
 
 def install_move_points(directory):
-    """A slot's owner passes those around its part of a move."""
+    """Wrap the checkpoints of a move in a slot's owner, so that they pass the points around them."""
     from udo_runtime.drivers.keyed import KeyedOwner
     from udo_runtime.engine.effects import HandOver, TakeIn
 
@@ -80,7 +80,7 @@ def install_move_points(directory):
 
 
 def lack_fence(directory):
-    """An instance emits and checkpoints with whatever token owns the slot."""
+    """An instance emits and checkpoints with the present owner's token, whether or not it is its own."""
     import udo_runtime.state.durable as durable
     from udo_runtime.drivers.keyed import KeyedOwner
 
@@ -99,12 +99,12 @@ def lack_fence(directory):
     def unfenced_checkpoint(state, prefix, token, *rest):
         return store(state, prefix, owner(state, prefix), *rest)
 
-    # Before each read the loop asks where the log begins.
+    # The loop calls `expected_base` before each read.
     KeyedOwner.expected_base, KeyedOwner.send, durable.store = take_token, unfenced_send, unfenced_checkpoint
 
 
 def lack_undo(directory):
-    """What an attempt did is not taken back when another begins."""
+    """The changes of an attempt are not undone when another begins."""
     from udo_runtime.state.groups import Group
 
     def kept(self):
@@ -123,7 +123,7 @@ def lack_emit(directory):
         lanes = list(dict.fromkeys(lane for lane, _ in effect.answers))
         for lane, frame in effect.answers:
             link.conn.call("RPUSH", f"{link.prefix}out:{lane}", frame)
-        at(directory, link.prefix, "after_emit")  # whoever is to die behind its answers dies between the two
+        at(directory, link.prefix, "after_emit")  # an instance armed to die after its answers dies between the two steps
         last = effect.first + len(effect.answers) - 1
         counts = [x for lane in lanes for x in (lane, 0)]
         bounds = (link.limits.retained_bytes, link.limits.lane_ttl_ms)
@@ -158,7 +158,7 @@ def lack_late_label(directory):
 
 
 def lack_riding(directory):
-    """The checkpoint at END covers what the END did, but neither the frame nor its answer."""
+    """The checkpoint at END contains END's changes, but neither the frame nor its answer."""
     from dataclasses import replace
 
     from udo_runtime.drivers.keyed import KeyedOwner
@@ -172,7 +172,7 @@ def lack_riding(directory):
 
 
 def lack_commit_frame(directory):
-    """commit = "frame" is taken for "epoch": what was answered since the last END is processed again after a crash."""
+    """commit = "frame" is treated as "epoch": frames answered since the last END are processed again after a crash."""
     from udo_runtime.execution.keyed import KeyedProcessor
 
     begin = KeyedProcessor.__init__
@@ -185,14 +185,14 @@ def lack_commit_frame(directory):
 
 
 def lack_changelog(directory):
-    """An update's standby has the owner's state as it was when it loaded that."""
+    """An update's standby keeps the state that it has loaded, without the owner's later changes."""
     from udo_runtime.state.standby import StandbyState
 
     StandbyState.sync = lambda self: None
 
 
 def lack_handover(directory):
-    """A slot hands over the values of its groups, and not what leads from there back to those before the epoch."""
+    """A slot hands over the values of its groups without the undo information that leads back to those before the epoch."""
     from udo_runtime.engine.effects import HandOver
     from udo_runtime.engine.keyed import Engine
 
@@ -212,7 +212,7 @@ def lack_handover(directory):
 
 
 def lack_cut(directory):
-    """From the cut on the slot takes no more frames by an older map: the queue server's rule (benchmarks/chaos/manager.py)."""
+    """After the cut the slot still takes frames by an older map: the rule is the queue server's (benchmarks/chaos/manager.py)."""
 
 
 LACKS = {
@@ -229,12 +229,12 @@ LACKS = {
 }
 
 
-# Those that count only where key groups move.
+# The rules that matter only where key groups move.
 OF_MOVES = ("handover", "cut")
 
 
 def main():
-    """As bootstrap.py does it, with the points and without the rule."""
+    """Start the runtime as bootstrap.py does, with the points and without the broken rule."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = os.environ["UDO_PYTHONPATH"].split(os.pathsep) + [p for p in sys.path if os.path.abspath(p) != here]
     directory = os.path.join(os.path.dirname(os.environ["UDO_QUEUE_SOCKET"]), "..", "chaos")

@@ -1,4 +1,4 @@
-"""Compares what a query answered, and what is durable of it, with the oracle; follows the chains of an operator that rolls dice."""
+"""Compares a query's answers and its durable state with the oracle; follows the chains of an operator that rolls dice."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.chaos.state import durable_state
 
 
 class Mismatch(Exception):
-    """The promise is broken: what was expected and what came."""
+    """The guarantee is broken; the message says what was expected and what came."""
 
 
 class Chains:
-    """The last link of each key so far: every answer goes on from the one before it, and the clock never goes back."""
+    """The last link of each key so far. Every answer must continue the one before it, and the clock must never go back."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, Any]] = {}
 
     def follow(self, epoch: int, rows: Rows) -> None:
-        """The answers of one epoch, in order for each key; a chain whose state expired begins anew, with n = 1."""
+        """Check the answers of one epoch, in order for each key; a chain whose state expired begins anew, with n = 1."""
         for row in rows:
             last = self._last.get(row["k"])
             if last is not None and row["n"] > 1 and row["before"] != last["drawn"]:
@@ -36,7 +36,7 @@ class Chains:
             self._last[row["k"]] = row
 
     def end(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """The durable state of each key is its last answer."""
+        """Check that the durable state of each key is its last answer."""
         for key, state in states.items():
             last = self._last.get(key, {})
             if any(state[name] != last.get(name) for name in ("n", "drawn", "at")):
@@ -52,7 +52,7 @@ def judge(
     session: str,
     skipped: Collection[int] = (),
 ) -> None:
-    """Mismatch unless every epoch's answers are, key by key and in order, the oracle's, and so is the state after the last.
+    """Raise Mismatch unless every epoch's answers, key by key and in order, and the state after the last one are the oracle's.
 
     Epochs `skipped` left no trace: a limit cut all their tasks short.
     """
@@ -76,7 +76,7 @@ def judge(
 
 
 def require_answers(epoch: int, expected: Answers, rows: Rows) -> None:
-    """Mismatch unless the answers of an epoch are these, key by key and in order."""
+    """Raise Mismatch unless the answers of an epoch are these, key by key and in order."""
     got = _by_key(rows)
     for key in sorted({*expected, *got}):
         if (want := expected.get(key, [])) != (have := got.get(key, [])):

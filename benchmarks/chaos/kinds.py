@@ -15,7 +15,7 @@ from benchmarks.operators.history.history import History
 ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
 LINKS = pa.schema([*ANSWERS, *(pa.field(name, pa.int64()) for name in ("before", "drawn", "at"))])
 State = dict[str, Any]
-# The version that is tried only: it answers otherwise.
+# The version that is only tried, never to serve: it answers otherwise.
 OTHERWISE = "7"
 
 
@@ -23,16 +23,16 @@ OTHERWISE = "7"
 class Kind:
     """An operator of benchmarks/operators in two forms of state. `plain` reads a key's state in either form.
 
-    A `chained` one has commit = "frame": of its answers and its state the oracle knows neither `drawn` nor `at`. `otherwise`: entry of
-    a version that reads both forms and answers each event with a row more, if there is one. `elsewhere`: what the manifests of some
-    versions say so that these do not run in the process of their engine, and `program`, which lies in their folder then.
+    A `chained` one has commit = "frame": the oracle does not know `drawn` and `at` in its answers and its state. `otherwise`: the entry
+    of a version that reads both forms and answers each event with a row more, if there is one. `elsewhere`: by version, manifest fields
+    that make it run outside its engine's process; `program` is copied into the folders of those with a command.
     """
 
     operator: str
     answers: pa.Schema
     make: Callable[[], Any]
     other: str  # entry of the versions with the other form of state
-    back: str  # entry of the versions that take it back
+    back: str  # entry of the versions that migrate back from it
     plain: Callable[[State], State]
     chained: bool = False
     otherwise: str = ""
@@ -41,7 +41,8 @@ class Kind:
 
     @property
     def versions(self) -> dict[str, Mapping[str, Any]]:
-        """What each version says that operator.toml does not: two equal ones, two of another form, two that take that back."""
+        """By version, the manifest fields that differ from operator.toml: two equal ones, two of another form, two that migrate back, and
+        perhaps OTHERWISE."""
         return {version: {**more, **self.elsewhere.get(version, {})} for version, more in self._forms.items()}
 
     @property

@@ -18,35 +18,35 @@ from benchmarks.chaos.node import ChaosNode, chaos_node
 from benchmarks.chaos.query import NotNeeded, Query
 from benchmarks.chaos.stops import Stops
 
-# Of three seeds two are of the first kind; each has a deployment of its own.
+# Two of three seeds are of the first kind; each entry has a deployment of its own.
 KINDS = (HISTORY, HISTORY, CHAIN)
 AT_ONCE = 6
 # A node serves this many seeds, then a fresh one takes over.
 SEEDS_PER_NODE = 100
-# With controllers that act: for each fault so many that are none.
+# With controllers that act: the weight of NOTHING per fault.
 _CALM = 5
 
 
 @dataclass
 class Outcome:
-    """What came of a range of seeds; `reports` holds one text per mismatch."""
+    """The results of a range of seeds; `reports` holds one text per mismatch."""
 
     seeds: int = 0
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     reports: dict[int | str, str] = field(default_factory=dict)
     slowest_s: float = 0.0
-    # After a stop, until all was well.
+    # The longest time after a stop until all was well.
     slowest_back_s: float = 0.0
 
     def add_stops(self, stops: Stops, happened: Iterable[str]) -> None:
-        """Whether all came back after each."""
+        """Add the slowest recovery, and a report of each stop after which the platform did not recover."""
         self.slowest_back_s = max(self.slowest_back_s, stops.slowest_s)
         for text in stops.broken:
             self.reports[f"stop {len(self.reports)}"] = "\n".join([f"STOP: {text}", "what befell the platform:", *happened])
 
     def add(self, canaries: Canaries, happened: Iterable[str]) -> None:
-        """What all canaries of a platform came to, and what befell it."""
+        """Add the counts of a platform's canaries, and a report of each broken one with the platform's faults."""
         self.faults += canaries.counts
         for text in canaries.broken:
             self.reports[f"canary {len(self.reports)}"] = "\n".join([f"CANARY: {text}", "what befell the platform:", *happened])
@@ -67,16 +67,16 @@ def run(
     slots: int = 1,
     auto: bool = False,
 ) -> Outcome:
-    """All seeds, in order but several at once, in turn on deployments of these kinds; `done` is told each one that came through.
+    """Run all seeds, in order but several at once, in turn on deployments of these kinds; `done` is called with each one that succeeded.
 
-    `slots` of each deployment; with several, key groups move and the number of slots changes, by the default weights. auto: the node's
+    slots: of each deployment; with several, key groups move and the number of slots changes, by the default weights. auto: the node's
     controllers move key groups and change the number of slots as well (controlled.py).
 
-    points: of the runtime, at which faults take place; all if none is given.
+    points: points of the runtime at which faults take place; all if none is given.
 
-    until_mismatch: stop at the first, as a broken build is only to be caught. deadline_s: start no seed after that long, once
-    the number of seeds that ended and their faults satisfy `shown`: on a busy machine that takes longer.
-    scale: of stops, and of the times in which the node gives up what hangs.
+    until_mismatch: stop at the first one, since a broken build need be caught only once. deadline_s: start no seed after that long, once
+    the number of seeds that ended and their faults satisfy `shown`, which takes longer on a busy machine.
+    scale: a factor for the lengths of stops and for the times after which the node gives up hanging processes.
     """
     outcome, wanted = Outcome(), list(seeds)
     started = time.monotonic()
@@ -158,7 +158,7 @@ def _some(
                 continue
             outcome.seeds += 1
             outcome.runs += query.runs
-            outcome.faults = outcome.faults + query.faults  # a new one: other seeds iterate over it meanwhile
+            outcome.faults = outcome.faults + query.faults  # a new object: other seeds may be iterating over the old one
             outcome.slowest_s = max(outcome.slowest_s, took_s)
             if error:
                 outcome.reports[seed] = _report(seed, query, error, faults)

@@ -15,14 +15,14 @@ _CUT = ("if route ~= a[4] then", "if tonumber(route) < tonumber(a[4]) then")
 
 
 def without_cut() -> str:
-    """The server functions, but that a slot takes frames by an older group map, too."""
+    """Return the server functions, changed so that a slot also takes frames by an older group map."""
     whole = slot.lua_source()
     assert whole.count(_CUT[0]) == 1
     return whole.replace(*_CUT)
 
 
 def lacks(name: str) -> bool:
-    """Whether this node is to do without that rule."""
+    """Whether this node is to lack this rule."""
     told = Path(sys.argv[sys.argv.index("--home") + 1]) / "chaos" / "broken"
     return told.exists() and told.read_text() == name
 
@@ -32,5 +32,5 @@ if __name__ == "__main__":
     canary_orders.install()
     if lacks("cut"):
         embedded.lua_source = without_cut
-    sys.argv += ["--sandbox", "none"]  # orders come to an instance as files beside the sockets, and it says by its own pid that one fired
+    sys.argv += ["--sandbox", "none"]  # instances get orders as files beside the sockets, and report by their own pids
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Faults of deployments with several slots: key groups move, and the number of slots changes, while queries run.
 
-What is moved where comes from the seed. Nothing here waits for a change of the version to be over: the node refuses one of the two.
+The groups and the target come from the seed. Moves do not wait until a change of the version is over: the node refuses one of the two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from udo_protocol.node.api import NodeClient
 MOVE, SCALE = "key groups moved", "slots scaled"
 WEIGHTS = {MOVE: 12.0, SCALE: 2.0}
 STRATEGIES = ("cpal", "direct")
-# From one to all: a query has few keys, which lie in few groups.
+# Numbers of groups, from one to all: a query has few keys, and so few groups with state.
 _NUMBERS = (1, 16, 64, KEY_GROUPS)
 # A step may wait for an instance or a server that was killed. A move that takes longer goes on by itself.
 _WAIT_S = 20.0
@@ -25,23 +25,23 @@ class Movable(Protocol):
     """A platform whose deployments have several slots. All may raise UdoError while parts of it are away."""
 
     def slots(self, deployment: str) -> list[int]:
-        """Their numbers."""
+        """Return the numbers of the slots."""
 
     def move(self, deployment: str, groups: Sequence[int], to: int, strategy: str) -> None:
-        """Returns when the groups are in that slot."""
+        """Move the groups; return when they are in the slot `to`."""
 
     def scale(self, deployment: str, count: int) -> None:
-        """Returns when it has that many slots."""
+        """Change the number of slots; return when there are `count`."""
 
 
 class Moves:
-    """Moves of one platform's deployments, which were given `slots` slots: from then on they have one to one more than that."""
+    """Moves of one platform's deployments, which begin with `slots` slots and from then on have between 1 and `slots` + 1."""
 
     def __init__(self, platform: Movable, slots: int) -> None:
         self._platform, self._slots = platform, slots
 
     def run(self, deployment: str, kind: str, rng: random.Random) -> tuple[list[str], str]:
-        """What took place, and with which groups and slots."""
+        """Move key groups, or change the number of slots; return what took place, and details."""
         there = self._platform.slots(deployment)
         if kind == SCALE:
             count = rng.randint(1, self._slots + 1)
@@ -56,12 +56,12 @@ class Moves:
 
 
 def told(strategy: str) -> str:
-    """What a move counts as."""
+    """The name under which a move is counted."""
     return f"{MOVE} ({strategy})"
 
 
 def move(node: NodeClient, deployment: str, groups: Sequence[int], to: int, strategy: str) -> None:
-    """By a node's API, to its end."""
+    """Move key groups by a node's API, and wait for the end of the move."""
     for _ in node.move_groups(deployment, groups, to, strategy, _WAIT_S):
         pass
 

@@ -1,4 +1,4 @@
-"""A real node manager without a registry, under chaos: deployments from its image cache, and everything that can befall it."""
+"""A real node manager without a registry, under chaos: deployments from its image cache, and the faults that it can suffer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ChaosNode:
         auto: bool = False,
     ) -> None:
         self.home, self._top, self._module = top / "h", top, module
-        # Of the times in which servers are given up: see benchmarks.chaos.stops.
+        # A factor for the times after which servers are given up: see benchmarks.chaos.stops.
         self.time_scale = scale
         self.api = connect_node(self.home / "node.sock")
         self.process: subprocess.Popen[bytes] | None = None
@@ -74,13 +74,13 @@ class ChaosNode:
         with (self._top / "manager.log").open("ab") as log:
             argv = [sys.executable, "-m", self._module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
             argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.time_scale))]
-            argv += ["--sandbox", "none"]  # instances are told what to do by files, and say which process they are
+            argv += ["--sandbox", "none"]  # instances get orders as files, and report their own pids
             argv += controlled.ARGUMENTS if self._auto else ()
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
 
     def stop(self) -> None:
-        """Stop all; whatever a killed manager left is killed too."""
+        """Stop the manager; kill the processes that a killed manager left behind."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,7 +93,7 @@ class ChaosNode:
                     p.kill()
 
     def deploy(self, name: str, kind: Kind = HISTORY) -> None:
-        """Deploy the operator of this kind under this name; all its versions are at hand."""
+        """Deploy the operator of this kind under this name, with the images of all its versions on the node."""
         self._kinds[name] = kind
         for version in kind.versions:
             if (kind.operator, version) not in self._digests:
@@ -117,32 +117,32 @@ class ChaosNode:
         return digest
 
     def manager_log(self) -> str:
-        """What the manager logged."""
+        """Return the manager's log."""
         return (self._top / "manager.log").read_text("utf-8", "replace")
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def owner_pid(self, name: str) -> int:
-        """The instance that owns the deployment's slot, or one of several; 0 while there is none."""
+        """Return the pid of the instance that owns the deployment's slot, or a random one of its slots; 0 while there is none."""
         return random.choice(self._owner_pids(name) or [0])
 
     def _owner_pids(self, name: str) -> list[int]:
-        """Of each slot, 0 where there is none."""
+        """The pid of each slot's owner, 0 where there is none."""
         return [int(s.pid) for s in self.api.status().slots if s.deployment == name and not s.pinned]
 
     def server_pid(self, role: str) -> int:
-        """The queue or the state server."""
+        """Return the pid of the queue or the state server."""
         return next(int(s.pid) for s in self.api.status().servers if s.role == role)
 
     def pids(self, part: str, name: str) -> list[int]:
-        """The processes of a part of the node (benchmarks.chaos.stops)."""
+        """Return the processes of a part of the node (benchmarks.chaos.stops)."""
         if part == MANAGER:
             return [self.process.pid] if self.process else []
         pid = self.owner_pid(name) if part == INSTANCE else self.server_pid(part.split()[0])
         return [pid] if pid else []
 
     def well(self, name: str) -> bool:
-        """Whether the deployment is served, and nothing of the node is in trouble."""
+        """Whether the deployment is served and no server of the node is in trouble."""
         try:
             status = self.api.status()
         except UdoError:
@@ -150,26 +150,26 @@ class ChaosNode:
         return all(self._owner_pids(name) or [0]) and not any(s.trouble for s in status.servers)
 
     def connect(self, role: Role) -> Connection:
-        """A fresh connection to the queue or the state server."""
+        """Open a connection to the queue or the state server."""
         return access.connect(self.home, role)
 
     def stats(self, name: str) -> SlotStats:
-        """Counters of the deployment's slot."""
+        """Return the counters of the deployment's slot 0."""
         with contextlib.closing(self.connect("queue")) as queue:
             return slot_stats(queue, prefix(name, 0))
 
-    # -- versions: what benchmarks.chaos.changes and canaries ask for ------------------------------------------------------
+    # -- versions: the methods of benchmarks.chaos.changes and canaries ------------------------------------------------------
 
     def version(self, name: str) -> str:
-        """The one that serves the deployment."""
+        """Return the version that serves the deployment."""
         return next(s.version for s in self.api.status().slots if s.deployment == name and not s.pinned)
 
     def rolls_dice(self, name: str) -> bool:
-        """Whether its answers differ from one try to another."""
+        """Whether the deployment's answers differ from one attempt to another."""
         return self._kinds[name].chained
 
     def kept(self, name: str) -> str | None:
-        """The version that could come back by what is kept of its state; '' for none, None if nothing ever is."""
+        """Return the version whose state is kept for a rollback; '' for none, None if state is never kept."""
         kind = self._kinds[name]
         if kind.chained:
             return None
@@ -179,17 +179,17 @@ class ChaosNode:
         return known[digest] if digest else ""
 
     def change(self, name: str, version: str, *, back: bool) -> str:
-        """Update to this version, which may be a former one; '' if it took place, else why not."""
+        """Update to this version, which may be a former one; return '' if it took place, else why not."""
         last = list(self.api.update(name, version, self._digests[self._kinds[name].operator, version]))[-1]
         return "" if last.phase == "done" else last.detail
 
     def try_out(self, name: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
-        """A canary for that long. Without a registry nobody decides."""
+        """Run a canary for `for_s` seconds. Without a registry nobody decides on promotion."""
         measured = canary_orders.try_out(self.chaos, name, version, percent, for_s)
         return "it did not begin" if measured is None else Tried(measured)
 
     def compare(self, name: str, version: str, for_s: float) -> Measured:
-        """A diff of this version, up to a move of key groups, which ends it."""
+        """Diff this version for `for_s` seconds; a move of key groups ends the diff early."""
         report: dict[str, float] = {}
         with contextlib.suppress(Conflict):
             for event in self.api.diff(name, version, self._digests[self._kinds[name].operator, version], for_s=for_s, examples=0):
@@ -197,13 +197,13 @@ class ChaosNode:
         return Measured(events=report.get("events", 0), compared=report.get("frames", 0), different=report.get("different", 0))
 
     def record(self, name: str, for_s: float) -> bool:
-        """A recording of the first slot; whether it has come to its end."""
+        """Record the first slot; return whether the recording came to its end."""
         return [part.WhichOneof("part") for part in self.api.record(name, for_s, slot=0)][-1:] == ["end"]
 
-    # -- slots: what benchmarks.chaos.moves asks for ---------------------------------------------------------------------
+    # -- slots: the methods of benchmarks.chaos.moves ---------------------------------------------------------------------
 
     def slots(self, name: str) -> list[int]:
-        """The numbers of the deployment's slots."""
+        """Return the numbers of the deployment's slots."""
         return moves.mapped(self.api, name)
 
     def move(self, name: str, groups: Sequence[int], to: int, strategy: str) -> None:
@@ -211,13 +211,13 @@ class ChaosNode:
         moves.move(self.api, name, groups, to, strategy)
 
     def scale(self, name: str, count: int) -> None:
-        """Let the deployment have that many slots."""
+        """Scale the deployment to `count` slots."""
         self.api.scale(name, count)
 
-    # -- faults: each answers whether it took place ----------------------------------------------------------------------
+    # -- faults: each returns whether it took place ----------------------------------------------------------------------
 
     def kill_instance(self, name: str) -> bool:
-        """kill -9 of the owner, wherever it is."""
+        """kill -9 of the owner, at whatever point it is."""
         return _signal(self.owner_pid(name), signal.SIGKILL)
 
     def kill_operator(self, name: str) -> bool:
@@ -227,7 +227,7 @@ class ChaosNode:
         return False
 
     def arm(self, name: str, point: str, action: str) -> int:
-        """Let the instance kill or stop itself at a point of its loop; its pid, or 0 if none came by in time."""
+        """Let an instance kill or stop itself at a point of its loop; return its pid, or 0 if none reached the point in time."""
         armed = self.chaos / f"armed.{name}"
         draft = self.chaos / f"draft.{name}.{time.monotonic_ns()}"
         draft.write_text(f"{point} {action}")
@@ -239,8 +239,8 @@ class ChaosNode:
         draft.unlink()  # a rename onto another name of the same file would do nothing
         if not (pid := self._fired(name, _FIRE_S)):
             try:
-                armed.rename(draft)  # withdrawn in one step: from here on nobody can take it
-            except FileNotFoundError:  # somebody has; it fires at once
+                armed.rename(draft)  # withdrawn atomically: from here on no instance can take it
+            except FileNotFoundError:  # an instance has taken it; it fires at once
                 pid = self._fired(name, _TAKEN_S)
         draft.unlink(missing_ok=True)
         return pid
@@ -249,14 +249,14 @@ class ChaosNode:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             for fired in self.chaos.glob(f"fired.{name}.*"):
-                with contextlib.suppress(FileNotFoundError):  # another thread's order
+                with contextlib.suppress(FileNotFoundError):  # another thread took it
                     fired.unlink()
                     return int(fired.suffix[1:])
             time.sleep(0.005)
         return 0
 
     def resume(self, pid: int) -> None:
-        """An instance that was armed to stop goes on."""
+        """Resume an instance that stopped itself."""
         _signal(pid, signal.SIGCONT)
 
     def kill_manager(self) -> bool:
@@ -290,8 +290,8 @@ def chaos_node(
     slots: int = 1,
     auto: bool = False,
 ) -> Iterator[tuple[ChaosNode, list[str]]]:
-    """A node with a deployment of each of these kinds, removed at the end whatever happened; `module`: the manager to run; `auto`: its
-    controllers act (controlled.py)."""
+    """Run a node with a deployment of each of these kinds, and remove it at the end, whatever happened; `module`: the manager to run;
+    `auto`: its controllers act (controlled.py)."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))
     node = ChaosNode(top, broken, module, scale, slots, auto)
     try:

@@ -1,4 +1,4 @@
-"""The part on Spark: many seeds' streaming queries, two at a time, in one application, on one platform under fire."""
+"""The part on Spark: the streaming queries of many seeds, two at a time, in one application, on one platform under faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = (
     "node manager killed",
     "registry away",
 )
-# Half of the seeds' events pass a stateless operator first, on the JVM path.
+# For half of the seeds, events pass a stateless operator first, on the JVM path.
 FRONT, FRONT_OPERATOR, FRONT_VERSIONS = "front", "relay", ("1", "2")
 FRONT_KILLED, FRONT_UPDATED = "stateless instance killed (JVM path)", "stateless operator updated (JVM path)"
 WEIGHTS = {FRONT_KILLED: 3.0, FRONT_UPDATED: 2.0, INSTANCE: 6.0, QUEUE: 1.0, STATE: 1.0, MANAGER: 0.7, REGISTRY: 0.7}
@@ -53,7 +53,7 @@ WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8
 _OF_FRONT = {FRONT_KILLED, FRONT_UPDATED}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER, stops.REGISTRY)
-# As many as two queries draw in one epoch each, and canaries of the epochs before.
+# Enough for the faults that two queries draw in an epoch each, and canaries of the epochs before.
 _FAULTS_AT_ONCE = 6
 _CANARY_S = 8.0  # some epochs
 _SCALE_S, _LOOK_S = 20.0, 0.05
@@ -61,7 +61,7 @@ _NEVER_ENOUGH = 1 << 40  # events
 
 
 class _Versions:
-    """Changes and canaries asked of the registry: see benchmarks.chaos.changes and canaries."""
+    """Changes and canaries by way of the registry: see benchmarks.chaos.changes and canaries."""
 
     def __init__(self, p: Platform, kinds: Mapping[str, Kind]) -> None:
         self._platform, self._kinds = p, kinds
@@ -90,7 +90,7 @@ class _Versions:
 
     def try_out(self, deployment: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
         conditions = ["errors>0"] if self.rolls_dice(deployment) else ["errors>0", f"{DIFFERENT}>0"]
-        # One that somebody ends would be decided against some time later, should he not come by.
+        # A canary to be ended by the user lasts three times as long, so that it still ends by itself if that fails.
         lasts_s, enough = 3 * for_s if ending == ENDED else for_s, 1 if ending == PASSES else _NEVER_ENOUGH
         wish = {"percent": percent, "for_s": lasts_s, "rollback_if": conditions, "min_events": enough}
         with self._platform.registry() as registry:
@@ -109,7 +109,7 @@ class _Versions:
 
 
 class _Slots:
-    """Moves asked of the node, and numbers of slots asked of the registry: see benchmarks.chaos.moves."""
+    """Moves by way of the node, and scaling by way of the registry: see benchmarks.chaos.moves."""
 
     def __init__(self, p: Platform) -> None:
         self._platform = p
@@ -131,7 +131,7 @@ class _Slots:
 
 
 class PlatformFaults:
-    """Faults of the whole platform, drawn by a query and happening beside it. `happened` says what, when and how it went."""
+    """Faults of the whole platform, drawn by a query and run beside it. `happened`: one line per fault, with its time and result."""
 
     def __init__(self, p: Platform, kinds: Mapping[str, Kind], weights: Mapping[str, float], slots: int) -> None:
         versions, self._weights, self._moves = _Versions(p, kinds), weights, Moves(_Slots(p), slots)
@@ -144,14 +144,14 @@ class PlatformFaults:
         self.happened: list[str] = []
 
     def draw(self, deployment: str, rng: random.Random) -> None:
-        """One fault within the next half second; none if too many are under way. Draws the same from `rng` in either case."""
+        """Draw a fault and run it within the next half second; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(self._weights), list(self._weights.values()))
         after_s, stop = rng.random() / 2, Stop.draw(rng, _PARTS)
         if self._free.acquire(blocking=False):
             self._pool.submit(self._run, deployment, kind, after_s, stop)
 
     def close(self) -> None:
-        """Wait for those under way."""
+        """Wait for the faults under way."""
         self._pool.shutdown()
 
     def _run(self, deployment: str, kind: str, after_s: float, stop: Stop) -> None:
@@ -184,7 +184,7 @@ class PlatformFaults:
                 self.happened.append(f"{at:7.3f} {kind} on {deployment}: {', '.join(took) or 'did not take place'} {why[:300]}".rstrip())
 
     def _break(self, kind: str, deployment: str, rng: random.Random) -> None:
-        """What is away is back, or coming back, on return."""
+        """Kill a part of the platform; on return it is back, or coming back."""
         p = self._platform
         if kind == INSTANCE:
             os.kill(rng.choice(self._pids(stops.INSTANCE, deployment)), signal.SIGKILL)
@@ -199,7 +199,7 @@ class PlatformFaults:
             local.start(p.home, _options(p.home), lambda _: None)
 
     def _at_front(self, kind: str) -> str:
-        """Kill or update the stateless operator; why it did not take place, or ''."""
+        """Kill or update the stateless operator; return the version to which it was updated, '' after a kill."""
         if kind == FRONT_KILLED:
             os.kill(self._pids(stops.INSTANCE, FRONT)[0], signal.SIGKILL)
             return ""
@@ -211,7 +211,7 @@ class PlatformFaults:
         return f"to {other}"
 
     def _processes(self, name: str) -> list[psutil.Process]:
-        """All that run it: the registry's worker would answer on for a moment."""
+        """The processes of a module, including the registry's worker, which would otherwise go on answering for a moment."""
         return [c for c in self._platform.processes().get(name, []) if f"-m {name}" in " ".join(c.cmdline())]
 
     def _pids(self, part: str, deployment: str) -> list[int]:
@@ -234,7 +234,7 @@ class PlatformFaults:
 
 
 def _options(home: Home) -> local.UpOptions:
-    """With an address that a registry started again has as well."""
+    """Options with a fixed address, which a restarted registry keeps."""
     return local.UpOptions(listen=f"unix:{home.path}/r.sock")
 
 
@@ -257,7 +257,7 @@ def run(
     done: Callable[[int], None] = lambda seed: None,
     slots: int = 1,
 ) -> Outcome:
-    """All seeds, with deployments of so many slots (several: subject to moves); no new one starts `deadline_s` after Spark is up."""
+    """Run all seeds, with `slots` slots per deployment (several: subject to moves); none starts once Spark is up for `deadline_s`."""
     outcome = Outcome()
     if slots > 1:
         weights = {**weights, **MOVE_WEIGHTS}

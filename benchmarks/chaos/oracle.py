@@ -1,4 +1,4 @@
-"""What one plain process makes of the epochs, each run once and in order. Shares nothing with the runtime but the operator."""
+"""The answers of one plain process to the epochs, each run once and in order. Shares nothing with the runtime but the operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.chaos.kinds import Kind
 DELAY = dt.timedelta(seconds=5)
 _EXPIRES = "\0expires"
 Event = dict[str, Any]
-# Answers of one epoch by key: (id, what, n) in the order in which they came.
+# The answers of one epoch by key: (id, what, n), in order.
 Answers = dict[str, list[tuple[int, str, int]]]
 
 
@@ -40,7 +40,7 @@ class Oracle:
         self._operator = kind.make()
 
     def epoch(self, events: Sequence[Event]) -> Answers:
-        """Run one epoch; its answers by key."""
+        """Run one epoch; return its answers by key."""
         answers: Answers = defaultdict(list)
         for event in events:
             self._note(answers, self._operator.process(event, _Ctx(self, event["k"])))
@@ -66,5 +66,5 @@ class Oracle:
             answers[a["k"]].append((a["id"], a["what"], a["n"]))
 
     def final(self) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
-        """State of every key that has any, expiry apart, and what is still to fire."""
+        """Return the state of every key that has any, without expiry times, and the pending timers."""
         return {k: {n: v for n, v in s.items() if n != _EXPIRES} for k, s in self.state.items()}, set(self.timers)

@@ -1,4 +1,4 @@
-"""Two nodes of one registry, each a host of its own (a network namespace), which may lose power and its disk."""
+"""Two nodes of one registry, each on a host of its own (a network namespace) that may lose power and its disk."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pair:
             self._start(host)
 
     def _start(self, host: Host) -> None:
-        """Start its node manager and wait until the operator answers there."""
+        """Start the host's node manager and wait until the operator answers there."""
         home = self._top / host.name
         with (self._top / "log").open("ab") as log:
             command = [sys.executable, "-m", "node_manager", "--home", home, "--node", host.name, "--registry", self._url]
@@ -70,7 +70,7 @@ class Pair:
             self._up.add(host.name)
 
     def socket(self, name: str) -> Path:
-        """Of a node's manager."""
+        """The socket of a node's manager."""
         return self._top / name / "node.sock"
 
     @property
@@ -79,12 +79,12 @@ class Pair:
         return self._top / "store"
 
     def pick(self, rng: random.Random) -> str:
-        """One of the nodes that are up; there is one always."""
+        """Pick one of the nodes that are up; there is always one."""
         with self._lock:
             return rng.choice(sorted(self._up))
 
     def lose(self, name: str) -> bool:
-        """Scaling the caller: the host loses power and its disk, and comes back with nothing. False while a host is away already."""
+        """Beside the caller, cut a host's power and delete its disk, then start it again empty. False while a host is away already."""
         if not self._losing.acquire(blocking=False):
             return False
         thread = Thread(target=self._lose, args=(self._net.hosts[name],), daemon=True)
@@ -105,7 +105,7 @@ class Pair:
             self._losing.release()
 
     def stop(self) -> None:
-        """Both nodes and the registry."""
+        """Stop both nodes and the registry."""
         for thread in self._threads:
             thread.join(_START_S)
         for process in (*self._managers.values(), self._registry):
@@ -118,7 +118,7 @@ class Pair:
 
 @contextmanager
 def pair() -> Iterator[Pair]:
-    """Two nodes, removed at the end whatever happened. InvalidRun where there can be no network namespaces."""
+    """Run two nodes, and remove them at the end, whatever happened. InvalidRun where there can be no network namespaces."""
     with tempfile.TemporaryDirectory(prefix="udo-") as top, contextlib.ExitStack() as stack:
         try:
             net = stack.enter_context(network("a", "b"))

@@ -1,4 +1,4 @@
-"""Plans that users put around a keyed call, of which each key's answers come out in their order. tests/support/plans.py has more."""
+"""Plans that users put around a keyed call and that keep the order of each key's answers. tests/support/plans.py has more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Shape = Callable[["DataFrame"], "DataFrame"]
 Evaluate = Callable[["DataFrame"], list[Any]]
 
-# Before the call, on any events; behind it, on any answers with a column `k`.
+# Steps before the call, on any events; steps after it, on any answers with a column `k`.
 BEFORE: dict[str, Shape] = {
     "nothing": lambda df: df,
     "coalesce": lambda df: df.coalesce(1),
@@ -35,7 +35,7 @@ def _left(df: DataFrame) -> list[Any]:
     return df.sparkSession.createDataFrame([], df.schema).union(df).collect()
 
 
-# In foreachBatch.
+# Ways to evaluate a micro-batch in foreachBatch.
 EVALUATED: dict[str, Evaluate] = {
     "collected": lambda df: df.collect(),
     "in a thread": _in_thread,

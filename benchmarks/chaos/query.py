@@ -1,7 +1,7 @@
 """A keyed streaming query without Spark: epochs over partitions, tasks that fail, linger and run again, drivers that restart.
 
-Everything it does comes from the seed; what it did stands in `trace`. A query must come out as the oracle says, whatever
-was done to it: its answers epoch by epoch, and the durable state at its end.
+Everything it does comes from the seed and is logged in `trace`. A query must give the oracle's result whatever was done to it: its
+answers epoch by epoch, and the durable state at its end.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue.connection import ReplyError
 
 START = dt.datetime(2020, 1, 1)
-# A task that fails so often fails its query, as in Spark.
+# A task that fails this often fails its query, as in Spark.
 MAX_FAILURES = 4
-# A query that has not come through by then is stuck; faults stop well before.
+# A query that has not ended by STUCK_S is stuck; faults stop well before, at QUIET_S.
 STUCK_S, QUIET_S = 120.0, 60.0
-# What a driver takes to start a query again, roughly; the node recovers meanwhile.
+# The rough time that a driver takes to restart a query; the node recovers meanwhile.
 _RESTART_S = 0.3
-# Platform faults per step of the scheduler.
+# The probability of a platform fault per step of the scheduler.
 _FAULTS = 0.06
-# A trigger's pause between epochs, at most: the platform changes while queries run, not only while they are busy.
+# The greatest pause between epochs, as of a trigger, so that the platform also changes while queries are idle.
 _PAUSE_S = 0.8
-# Never to be seen by a query, whatever happens to the platform.
+# Errors that a query must never see, whatever happens to the platform.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
-# Epochs whose answers a limit cuts short, alone or beside a full evaluation.
+# The evaluations of an epoch: a limit may cut its answers short, alone or in addition to a full evaluation.
 FULL, CUT, CUT_THEN_FULL, FULL_THEN_CUT = "full", "cut", "cut, then full", "full, then cut"
 Fault = Callable[[str, random.Random], None]
 
 
 class QueryFailed(Exception):
-    """As Spark fails a query; it is started again."""
+    """The query failed as in Spark, and is to be restarted."""
 
 
 def group_of(key: str) -> int:
-    """The driver's own hash; Spark's is another one, which makes no difference."""
+    """The key group by a hash other than Spark's, which makes no difference."""
     return zlib.crc32(key.encode()) % KEY_GROUPS
 
 
 def events_of(rng: random.Random, epoch: int, keys: Sequence[str]) -> list[Event]:
-    """The events of an epoch: mostly in order of time, a few late ones."""
+    """Draw the events of an epoch: mostly in order of time, a few late ones."""
     count = rng.choice((0, 1, 5, 20, 40, 60)) if epoch else 30
     made = []
     for i in range(count):
@@ -61,16 +61,16 @@ def events_of(rng: random.Random, epoch: int, keys: Sequence[str]) -> list[Event
 
 
 def keys_of(rng: random.Random) -> list[str]:
-    """The keys of a query. Of some queries each event has one answer: only there a share of the keys can be compared."""
+    """Draw the keys of a query. In some queries each event has one answer: only there can a canary compare a share of the keys."""
     return [f"{kind}{i}" for kind in rng.choice(("clsp", "clsp", "clsp", "cl")) for i in range(rng.randrange(1, 5))]
 
 
 class NotNeeded(Exception):
-    """Another seed has shown what was asked for; this one was given up."""
+    """Another seed has found the mismatch that was looked for; this one was given up."""
 
 
 class Query:
-    """One seed's query against one deployment of this kind. `fault` breaks something of the platform, beside it or at once."""
+    """One seed's query against one deployment of this kind. `fault` breaks a part of the platform, beside the query or at once."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Query:
     # -- the query ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """All epochs, then the judgement; Mismatch says what differs."""
+        """Run all epochs, then judge; Mismatch says what differs."""
         self._started = time.monotonic()
         epoch = 0
         try:
@@ -132,11 +132,11 @@ class Query:
 
     @property
     def runs(self) -> int:
-        """How often the driver started."""
+        """The number of starts of the driver."""
         return self._run
 
     def _new_run(self) -> None:
-        """The driver starts again, maybe with another number of partitions; tasks of the former run may linger on."""
+        """Start the driver again, maybe with another number of partitions; tasks of the former run may linger on."""
         self._run += 1
         if self.rng.random() < 0.5:
             self._attempt = 0
@@ -165,7 +165,7 @@ class Query:
             self._did("stage re-run after END", f"of {again}")
             for partition, new in self._pass(epoch, only=again).items():
                 rows[partition] = new
-        # Not in the last one, whose ENDed state is looked at.
+        # Not in the last epoch, whose state after END is judged.
         if epoch + 1 < len(self._epochs) and self._chance(0.15):
             self._unfinished_rerun(epoch)
         return [row for partition in sorted(rows) for row in rows[partition]]
@@ -176,16 +176,16 @@ class Query:
             late = self._start(epoch, self.rng.randrange(self._partitions), full=True)
             if late.frames > 1:
                 late.step()
-            # If it ENDed after all, its answers would be the ones that count; a driver that wants no answers of a chain has none running.
+            # Should it reach END after all, its answers would be the valid ones. For a chain that would be a mismatch, so none lingers.
             lingers = late.frames > 1 and not self._kind.chained and self._chance(0.3)
             self._lingering.append(late) if lingers else late.die()
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
     def _pass(self, epoch: int, *, cut: bool = False, only: Sequence[int] | None = None) -> dict[int, Rows]:
-        """One evaluation of the epoch's plan: all (or some) partitions, each until an attempt is through."""
+        """Evaluate the epoch's plan once: all (or some) partitions, each until an attempt has succeeded."""
         wanted = list(range(self._partitions)) if only is None else list(only)
-        if cut:  # a limit that has enough starts no further tasks: those of one frame could not be cut
+        if cut:  # a task of one frame cannot be cut short: a limit that has enough would not start it
             wanted = [p for p in wanted if len(self._events(epoch, p)) > 1]
         live: dict[int, Attempt] = {}
         failures: Counter[int] = Counter()
@@ -245,7 +245,7 @@ class Query:
         return Attempt(str(self._node.api.path), who, frames, window, late=late, answers=self._kind.answers)
 
     def _lose(self, attempt: Attempt, epoch: int, partition: int) -> Attempt:
-        """Its executor is thought dead: a newer attempt starts; the old one is dead, or lives on."""
+        """Start a newer attempt, as when the executor is thought dead; the old one is dead, or lives on."""
         if self._chance(0.5):
             self._did("worker killed", str(attempt.who))
             attempt.die()
@@ -260,7 +260,7 @@ class Query:
             over = _step(zombie)
             self._log(f"zombie {zombie.who} step {zombie.steps}{' complete' if over else ''}")
         except (UdoError, ReplyError) as e:
-            if not isinstance(e, StateLost):  # whoever comes after the next epoch's END has lost its state, rightly
+            if not isinstance(e, StateLost):  # expected of an attempt that comes after the next epoch's END
                 self._require_legal(e)
             self._log(f"zombie {zombie.who}: {type(e).__name__}")
             over = True
@@ -305,7 +305,7 @@ class Query:
 
 
 def _step(attempt: Attempt) -> bool:
-    """One step of it; Mismatch if a frame was answered again."""
+    """Take a step of an attempt; Mismatch if a frame was answered again."""
     over = attempt.step()
     if attempt.repeated:
         raise Mismatch(f"{attempt.who}: expected one answer to each frame, {attempt.repeated} came again")

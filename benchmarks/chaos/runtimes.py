@@ -11,11 +11,11 @@ from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
 from benchmarks.chaos.lanes import KINDS
 from benchmarks.exactly_once import PROCESS, PYTHON
 
-# Of each pair of equal versions one, so that an update crosses each time, and other changes do so in every combination; also the first one.
+# One version of each equal pair, so that every update crosses over and other changes do so in every combination; the first one included.
 _ELSEWHERE = ("1", "3", "6")
 _OTHER_FORM = "3"
-# By language: what starts the SDK's conformance operator, `bin` being in the operator's folder, and the file of it that lies there. A small
-# JVM, which compiles little: it is started again and again, for a few frames.
+# By language: the command that starts the SDK's conformance operator, whose file is in `bin` in the operator's folder. The JVM is small
+# and compiles little, since it is started again and again, for a few frames.
 COMMANDS = {
     "rust": ("bin/conformance",),
     "java": ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", "bin/samples.jar", "conformance"),
@@ -23,12 +23,12 @@ COMMANDS = {
 
 
 def in_processes(kind: Kind) -> Kind:
-    """Some of its versions in a process of their own."""
+    """Return the kind with some of its versions in a process of their own."""
     return replace(kind, elsewhere={version: {"isolation": "process"} for version in _ELSEWHERE})
 
 
 def in_language(language: str, built_in: Path) -> Kind:
-    """The first kind, some of its versions in one of COMMANDS; `built_in`: where the file of the SDK's conformance operator lies."""
+    """Return HISTORY with some of its versions in a language of COMMANDS; `built_in`: the folder of the built conformance operator."""
     command = COMMANDS[language]
 
     def told(version: str) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ def in_language(language: str, built_in: Path) -> Kind:
 
 
 def kinds(runtime: str, work: Path) -> Sequence[Kind]:
-    """The deployments of a run with this runtime; what has to be built is built in `work`."""
+    """Return the kinds of a run's deployments with this runtime; programs are built in `work`."""
     if runtime == PYTHON:
         return KINDS
     if runtime == PROCESS:

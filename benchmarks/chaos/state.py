@@ -1,4 +1,4 @@
-"""What is durable of a session, read from the state server after its last END."""
+"""The durable state of a session, read from the state server after its last END."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from udo_protocol.queue.keys import prefix
 from udo_protocol.state import group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 
-# The state server may just be stopped, for 90 s at most (stops.py), and killed at the end of that.
+# The state server may be stopped at the moment, for 90 s at most (stops.py), and killed at the end of that.
 _BACK_S = 150.0
 _EPOCH = dt.datetime(1970, 1, 1)
 
@@ -28,7 +28,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 def durable_state(
     kind: Kind, home: Path, deployment: str, name: str
 ) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
-    """State by key, and timers as (at, kind, key), while no key group moves. ValueError if a group is in two slots."""
+    """Return state by key, and timers as (at, kind, key), read while no key group moves. ValueError if a group is in two slots."""
     deadline = time.monotonic() + _BACK_S
     while True:
         try:
@@ -39,7 +39,7 @@ def durable_state(
                     sessions = [load_session(conn, p, name) for p in prefixes]
                     if before == _lying(conn, deployment):
                         break
-        except ServerLost:  # killed just now; it comes back
+        except ServerLost:  # just killed; it comes back
             if time.monotonic() > deadline:
                 raise
         if time.monotonic() > deadline:
@@ -66,6 +66,6 @@ def durable_state(
 
 
 def _lying(state: Connection, deployment: str) -> SlotGroups | str | None:
-    """Which slot has which key group; None while some move."""
+    """The slot of each key group; None while some move."""
     first = prefix(deployment, 0)
     return None if moving.noted(state, first) is not None else group_map.load(state, first) or "as at first"

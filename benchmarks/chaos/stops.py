@@ -1,6 +1,6 @@
-"""Stops: SIGSTOP for seconds up to a minute and a half, then SIGCONT, of one part of a platform or of two at once.
+"""Stops: SIGSTOP for seconds up to a minute and a half, then SIGCONT, to one part of a platform or to two at once.
 
-The parts never learn that they stood still. All must be well again soon after, by itself; how soon is counted.
+The parts never learn that they were stopped. The platform must recover soon after, by itself; the time is measured.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from threading import Lock
 
 STOPPED = "stopped"
 INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = "instance", "queue server", "state server", "node manager", "registry"
-# (at least, at most, how often): most are ridden out, some outlast the time in which a server is given up.
+# (at least, at most, weight): most are ridden out, some outlast the time after which a server is given up.
 _LENGTHS_S = ((5, 15, 6), (15, 45, 3), (45, 90, 2))
 _TWO = 0.4
-# What is promised, and when a platform counts as not coming back at all: a busy machine is slow, not broken.
+# The promised time of recovery, and the time after which a platform counts as broken and not as slow on a busy machine.
 SOON_S, NEVER_S = 10.0, 90.0
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Who stands still, and for how long. A `scale` below 1 goes with a platform whose own times are as much shorter."""
+    """The parts that are stopped, and for how long. A `scale` below 1 goes with a platform whose own times are shorter by that factor."""
 
     who: tuple[str, ...]
     seconds: float
 
     @classmethod
     def draw(cls, rng: random.Random, parts: tuple[str, ...], scale: float = 1.0) -> Stop:
-        """As the seed wants it."""
+        """Draw a stop from the seed."""
         [(least, most, _)] = rng.choices(_LENGTHS_S, [often for *_, often in _LENGTHS_S])
         who = rng.sample(parts, 2 if rng.random() < _TWO else 1)
         return cls(tuple(who), rng.uniform(least, most) * scale)
@@ -42,19 +42,19 @@ class Stop:
 
 
 class Stops:
-    """Of one platform. `pids` finds the processes of a part, `well` says whether a deployment is served again."""
+    """The stops of one platform. `pids` finds the processes of a part, `well` says whether a deployment is served again."""
 
     def __init__(self, pids: Callable[[str, str], list[int]], well: Callable[[str], bool]) -> None:
         self._pids, self._well = pids, well
         self._one = Lock()
-        # Time in which nobody could be expected to get on.
+        # The total time of stops and recovery, in which no query can be expected to progress.
         self.stood_still_s = 0.0
         self.slowest_s = 0.0
         self.broken: list[str] = []
 
     def happen(self, deployment: str, stop: Stop) -> list[str]:
-        """Stop them, let them go on, wait until all is well; what took place. Nothing if there is a stop already."""
-        if not self._one.acquire(blocking=False):  # no queue of stops: a platform has to get on in between
+        """Stop the parts, resume them, and wait until all is well; return what took place: nothing if another stop is under way."""
+        if not self._one.acquire(blocking=False):  # stops do not queue up: a platform has to progress in between
             return []
         try:
             return self._happen(deployment, stop)
@@ -73,7 +73,7 @@ class Stops:
                     os.kill(pid, signal.SIGSTOP)
             time.sleep(stop.seconds)
         finally:
-            for pid in pids:  # one that was given up meanwhile is gone
+            for pid in pids:  # a process that was given up meanwhile is gone
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
         back_s = self._until_well(deployment)

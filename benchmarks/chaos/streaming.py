@@ -1,6 +1,6 @@
-"""One seed's streaming query on Spark: a file an epoch as a rule, through the keyed operator, into a dict of rows by epoch.
+"""One seed's streaming query on Spark: usually a file per epoch, through the keyed operator, into a dict of rows by epoch.
 
-What goes wrong comes from the seed: tasks that raise, workers that die, queries stopped in the middle of a batch, commits
+The faults come from the seed: tasks that raise, workers that die, queries stopped in the middle of a batch, commits
 that are lost, other numbers of partitions, evaluations that are repeated or cut short, and faults of the platform.
 """
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 SCHEMA = "k string, id long, kind string, t timestamp_ntz"
 STUCK_S = 150.0
-# Errors that no fault here may bring about.
+# Errors that no fault here may cause.
 _ILLEGAL = ("ProtocolError", "StateLost", "TwoProducers", "SchemaError")
 Fault = Callable[[random.Random], None]
 
 
 class StreamingQuery:
-    """`run` it; Mismatch says what differs. `fault` breaks something of the platform beside it."""
+    """A query; `run` raises a Mismatch that says what differs. `fault` breaks a part of the platform beside it."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class StreamingQuery:
         self._deployment, self._kind = deployment, kind
         self.rng = rng = random.Random(seed)
         keys = keys_of(rng)
-        self._files = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]  # an epoch has one or, after a stop, several
+        self._files = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]  # one per epoch, or after a stop several
         self._wrong = {e: rng.choice(("raise", "raise at once", "exit", "", "")) for e in range(len(self._files))}
-        # Of an operator that rolls dice the last evaluation counts, and a limit may let tasks come to their end.
+        # For an operator that rolls dice the last evaluation counts, and under a limit tasks may still complete.
         how = ("", "", "twice", "limit first", "" if kind.chained else "limit after")
         self._evaluation = {e: rng.choice(how) for e in range(len(self._files))}
         self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._files)) if rng.random() < 0.2}
@@ -78,7 +78,7 @@ class StreamingQuery:
         self._started = time.monotonic()
 
     def run(self) -> None:
-        """All epochs, over as many starts as it takes, then the judgement."""
+        """Run all epochs, with as many starts as it takes, then judge."""
         self._write()
         replayed = False
         while True:
@@ -143,7 +143,7 @@ class StreamingQuery:
             self._evaluate(df, epoch)
         except Exception as e:
             self._failure = str(e)
-            # Spark takes the text of what is raised here apart with a regular expression that overflows its stack on a long one.
+            # Spark parses the text of an exception raised here with a regular expression that overflows its stack on a long text.
             raise RuntimeError("the evaluation failed") from None
 
     def _evaluate(self, df: DataFrame, epoch: int) -> None:
@@ -183,11 +183,11 @@ class StreamingQuery:
 def committed(checkpoint: Path) -> list[list[str]]:
     """The files of each committed epoch of a query with one file source, as the source has logged them: without suffix, in order.
 
-    Which epoch has a file is Spark's choice: stopped between the source's entry for it and its own entry for the epoch, it takes that file
-    and the next one together.
+    Spark chooses the epoch of a file: stopped between the source's entry for the file and its own entry for the epoch, it takes that
+    file and the next one together.
     """
     files = {}
-    for number, entry in _entries(checkpoint / "sources" / "0").items():  # so few that the source compacts none
+    for number, entry in _entries(checkpoint / "sources" / "0").items():  # too few for the source to compact them
         files[number] = [Path(json.loads(line)["path"]).stem for line in entry[1:]]
     ends = [json.loads(entry[-1])["logOffset"] for entry in _entries(checkpoint / "offsets").values()]
     committed_ends = ends[: len(_entries(checkpoint / "commits"))]
@@ -195,12 +195,12 @@ def committed(checkpoint: Path) -> list[list[str]]:
 
 
 def _entries(log: Path) -> dict[int, list[str]]:
-    """The lines of each entry of one of Spark's logs, in order."""
+    """Return the lines of each entry of one of Spark's logs, in order."""
     return {int(p.name): p.read_text().splitlines() for p in sorted(log.glob("[0-9]*"), key=lambda p: int(p.name))}
 
 
 def _wrong(plan: dict[int, str], partition: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What the first attempt of one task of each epoch does after the operator."""
+    """Return a step after the operator in which the first attempt of one task of each epoch fails as planned."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -222,5 +222,5 @@ def _wrong(plan: dict[int, str], partition: int) -> Callable[[Iterator[pa.Record
 
 
 def report(seed: int, query: StreamingQuery, error: str, happened: Sequence[str]) -> str:
-    """The whole story of a seed that differs."""
+    """Return the full report of a seed with a mismatch."""
     return "\n".join([f"seed {seed} on Spark: MISMATCH", error, *query.trace, "what befell the platform:", *happened[-40:]])

@@ -1,6 +1,6 @@
-"""The part over two nodes: keyed queries with a store whose attempts go to either node, while nodes are lost with their disks.
+"""The part over two nodes: keyed queries with a store, whose attempts go to either node while nodes are lost with their disks.
 
-Each query comes out as the oracle says, epoch by epoch: whatever a node lacks or has an older state of, it brings from the store.
+Each query must give the oracle's answers, epoch by epoch: state that a node lacks, or has only an older version of, comes from the store.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from udo_protocol.queue.connection import ReplyError
 AT_ONCE = 3
 LOST, KILLED, AGAIN, RESTARTED, MOVED = "node lost with its disk", "worker killed", "task failed after END", "driver killed", "epoch moved"
 CUT = "limit beside a full evaluation"
-# A node takes seconds to come back: rarer than everything else.
+# A lost node takes seconds to come back, so losses are rarer than everything else.
 _LOSE, _KILL, _FAIL, _RESTART, _CUT = 0.02, 0.1, 0.05, 0.1, 0.1
-# Of fewer frames all may be answered before a limit is noticed.
+# Fewer frames may all be answered before a limit is noticed.
 _CUT_FRAMES = 3
-# Never to be seen by a query, whatever happens to the nodes.
+# Errors that a query must never see, whatever happens to the nodes.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, StateElsewhere, TwoProducers)
 _STUCK_S = 180.0
 
@@ -45,7 +45,7 @@ class _Killed(Exception):
 
 
 class StoredQuery:
-    """One seed's query; what it did stands in `trace`."""
+    """One seed's query; `trace` logs what it did."""
 
     def __init__(self, nodes: Pair, seed: int) -> None:
         self._nodes, self.rng = nodes, random.Random(seed)
@@ -59,7 +59,7 @@ class StoredQuery:
         self._last = ""
 
     def run(self) -> None:
-        """All epochs, each judged when it is complete; Mismatch says what differs."""
+        """Run all epochs, and judge each when it is complete; Mismatch says what differs."""
         self._started, oracle = time.monotonic(), Oracle(HISTORY)
         self._new_run()
         for epoch, events in enumerate(self._epochs):
@@ -80,7 +80,7 @@ class StoredQuery:
         self._partitions = self.rng.randrange(1, 5)
 
     def _partition(self, epoch: int, partition: int) -> Rows:
-        """A task: attempts on either node until one is through."""
+        """Run a task: attempts on either node until one succeeds."""
         while True:
             if time.monotonic() - self._started > _STUCK_S:
                 raise Mismatch(f"stuck in epoch {epoch} for {_STUCK_S:g} s")
@@ -107,7 +107,7 @@ class StoredQuery:
             return rows
 
     def _maybe_cut(self, epoch: int, partition: int) -> None:
-        """Another evaluation of the epoch, on either node, that a limit cuts short: it leaves no trace."""
+        """Perhaps evaluate the epoch once more, on either node, cut short by a limit: it must leave no trace."""
         if self._chance(_CUT) and len(self._frames(epoch, groups_of(partition, self._partitions))) >= _CUT_FRAMES:
             self._did(CUT)
             self._attempt_on(self._nodes.pick(self.rng), epoch, partition, cut=True)
@@ -126,7 +126,7 @@ class StoredQuery:
             for count, (_, answer) in enumerate(answers):
                 if count == dies_after:
                     self._did(KILLED, f"after {count} answers")
-                    sender._end.conn.close()  # nobody says goodbye
+                    sender._end.conn.close()  # without a word, as a killed worker does
                     with contextlib.suppress(PeerError):
                         answers.close()  # type: ignore[attr-defined]
                     raise _Killed
@@ -152,7 +152,7 @@ class StoredQuery:
 
 
 def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callable[[int], None] = lambda seed: None) -> Outcome:
-    """All seeds, several at once, on one pair of nodes; none is started after `deadline_s`."""
+    """Run all seeds, several at once, on one pair of nodes; none is started after `deadline_s`."""
     outcome, started = Outcome(), time.monotonic()
     with pair() as nodes:
 
