@@ -59,7 +59,7 @@ def measure(p: Platform, ceiling_us: int, seconds: float) -> dict[str, float]:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the seed changes nothing here, events are numbered."""
+    """Run the whole suite. The seed changes nothing: events are numbered."""
     rounds, seconds = (QUICK_ROUNDS, 2.0) if quick else (ROUNDS, 5.0)
     with platform(driver) as p:
         p.push(OPERATOR, "1")
@@ -79,7 +79,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     header = ("ceiling µs", "mean ms", "p50", "p99", "CPU %", "idle CPU %", "p50 against 0")
     base = record["ceilings"]["0"]["p50_ms"]
     rows = [

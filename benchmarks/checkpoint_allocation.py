@@ -1,9 +1,9 @@
-"""Where checkpoints lie, and what that is worth when load has to move: the airline-delay job on 20 simulated nodes.
+"""The placement of checkpoints, and its benefit when load has to move: the airline-delay job on 20 simulated nodes.
 
-The paper's section 7.2: 16 nodes for three operators that follow the stream, 4 for one that takes samples at a fixed rate; 16, 32
-and 48 key groups per operator; 48 minutes, of which 15 collect statistics. Time is simulated, nothing is moved. `paired` adapts as
-the paper does (its reference 18: the i-th most loaded node gives to the i-th least loaded one), `anywhere` as this project plans
-moves: to any node that has room, first to where a checkpoint lies.
+As in the paper's section 7.2: 16 nodes for three operators that follow the stream, 4 for one that takes samples at a fixed rate; 16, 32
+and 48 key groups per operator; 48 minutes, of which 15 collect statistics. Time is simulated, nothing is moved. `paired` adapts as in
+the paper (its reference 18: the i-th most loaded node gives to the i-th least loaded one), `anywhere` as this project plans
+moves: to any node that has room, preferably one with a checkpoint.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from elasticity.allocation.values import checkpoint_values
 OPTIONS = [click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Parquet file of flights (default: generated).")]
 NODES, STATISTICS_STEPS = 20, 15 * 60 // airline.STEP_S
 GROUPS = (16, 32, 48)
-# A node is overloaded above 80 % of its capacity; at the week's peak (its 95th percentile, at the end) the cluster as a whole runs
-# at 80 % of that: provisioned with the usual reserve, so that an overload is one of places. `PEAKS` shows what less reserve does.
+# A node is overloaded above 80 % of its capacity; at the week's peak (the 95th percentile of the run's last third) the cluster as a whole
+# runs at 80 % of that: it has the usual reserve, so that overload comes from placement. `PEAKS` shows the effect of less reserve.
 LIMIT, PEAK, PEAKS = 0.8, 0.8, (0.75, 0.8, 0.85, 0.9, 0.95)
-# The sampling operator's nodes are used to 20 %, always; the stream grows by a half over the run.
+# The mean load of the sampling operator's nodes is 20 %; the stream grows by a half over the run.
 SAMPLING_LOAD, GROWTH = 0.2, 1.5
 CHECKPOINT_STEPS = 3  # 30 s
 REALLOCATE_STEPS, TOLERANCE = 6, 0.05  # once a minute, φ′
@@ -48,7 +48,7 @@ OPTIMA, FAIRNESS = 20, (0.25, 0.5, 1.0)
 
 
 def setup(events: npt.NDArray[np.floating], groups: int, peak: float) -> sim.Setup:
-    """The job at that peak load, as a share of what 20 nodes may carry."""
+    """Set the job up with this peak load, given as a share of the limit of 20 nodes."""
     flights = airline.FLIGHT_NODES
     loads = events.copy()
     stream, sampling = loads[: 3 * groups], loads[3 * groups :]
@@ -65,7 +65,7 @@ def setup(events: npt.NDArray[np.floating], groups: int, peak: float) -> sim.Set
 
 
 def outcome(s: sim.Setup, policy: str, seed: int) -> sim.Outcome:
-    """One run; of the policies that draw places, the sum of `DRAWS` runs."""
+    """Run a policy once; if it draws placements at random, return the sum of `DRAWS` runs."""
     if policy == "optimised_reallocated":
         s = replace(s, reallocate_steps=REALLOCATE_STEPS, tolerance=TOLERANCE)
     if policy.startswith("optimised"):
@@ -76,7 +76,7 @@ def outcome(s: sim.Setup, policy: str, seed: int) -> sim.Outcome:
 
 
 def figures(o: sim.Outcome, runs: int) -> dict[str, float]:
-    """Per run where it is an amount."""
+    """Return the figures; amounts are per run."""
     return {
         "assisted_percent": 100 * o.assisted / max(1, o.moves),
         "usable_percent": 100 * o.usable / max(1, o.considered),
@@ -91,10 +91,10 @@ def figures(o: sim.Outcome, runs: int) -> dict[str, float]:
 
 
 def two_operators() -> float:
-    """Section 7.2's simple job: how many times as many checkpoints lie where load can go as under even distribution; at best 2.
+    """Section 7.2's simple job: the number of checkpoints at the place where load can go, as a multiple of even distribution's; at best 2.
 
-    Node 1 runs operator 1, node 2 operator 2; nodes 0 and 2 have no room. Over 100 s all load passes from 1 to 2, so that what counts
-    is how many checkpoints of operator 2 lie on node 1. Each operator's are dealt evenly by themselves: half of them do.
+    Node 1 runs operator 1, node 2 operator 2; nodes 0 and 2 have no room. Over 100 s all load passes from operator 1 to 2, so that only
+    the checkpoints of operator 2 on node 1 count. Even distribution deals out each operator's checkpoints separately and puts half there.
     """
     falling = np.repeat(np.linspace(1, 0, 100)[None], 10, axis=0)
     samples, owner = np.vstack((falling, 1 - falling)), np.repeat([1, 2], 10)
@@ -104,7 +104,7 @@ def two_operators() -> float:
 
 
 def gap_to_optimum(seed: int) -> dict[str, float]:
-    """In percent of what an exact solution gains over random placement: what the greedy placement misses, what the refined one does.
+    """The gaps of the greedy and of the refined placement to an exact solution, in percent of the latter's gain over random placement.
 
     40 key groups whose loads share four rhythms, on 8 nodes; mean and worst over `OPTIMA` jobs under three limits on fairness.
     """
@@ -119,7 +119,7 @@ def gap_to_optimum(seed: int) -> dict[str, float]:
 
 
 def at_scale(seed: int) -> dict[str, float]:
-    """Seconds from samples to placement on 1,000 nodes, 100,000 checkpoints, without and with a limit on fairness."""
+    """Measure the seconds from samples to a placement of 100,000 checkpoints on 1,000 nodes, without and with a limit on fairness."""
     nodes, checkpoints = SCALE
     rng = np.random.default_rng(seed)
     samples = (rng.random((checkpoints, 8), np.float32) @ rng.random((8, STATISTICS_STEPS), np.float32)) + 0.1
@@ -140,7 +140,7 @@ def at_scale(seed: int) -> dict[str, float]:
 
 
 def run(*, quick: bool, driver: str = "process", seed: int = 1, data: str | None = None) -> dict[str, Any]:
-    """`--quick`: one input per number of groups instead of three, and no sweep of the peak. `driver` makes no difference."""
+    """Run the suite. `quick`: one input per number of groups instead of three, and no sweep of the peak. `driver` makes no difference."""
     flights = airline.read(Path(data)) if data else airline.generate(seed)
     seeds = range(seed, seed + (1 if quick else 3))
     sums: dict[tuple[str, int, float, str], sim.Outcome] = {}
@@ -179,7 +179,7 @@ def run(*, quick: bool, driver: str = "process", seed: int = 1, data: str | None
 
 
 def ratios(rows: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Of the optimised allocation to the others."""
+    """The ratios of the optimised allocation to the others."""
     made = {
         f"{what}_vs_{other}": rows["optimised"][f"{what}_percent"] / rows[other][f"{what}_percent"]
         for what in ("assisted", "usable")
@@ -191,7 +191,7 @@ def ratios(rows: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     columns = {
         "assisted_percent": "assisted moves %",
         "usable_percent": "usable checkpoints %",
@@ -214,7 +214,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
         )
         made.append(Section(f"Checkpoint allocation; moves {title}", ["", "groups", *columns.values()], rows, ratio))
     names = {"assisted_vs_even": "assisted", "usable_vs_even": "usable", "usable_vs_even_at_best": "usable at best"}
-    # Below some peak nothing is overloaded, so nothing moves.
+    # Below some peak no node is overloaded, and nothing moves.
     peaks = [[peak, *(_times(found[n].get(x)) for n in PLANNERS for x in names)] for peak, found in record["by_peak"].items()]
     if peaks:
         header = ["peak", *(f"{n}: {x}" for n in PLANNERS for x in names.values())]

@@ -1,7 +1,8 @@
-"""Whether a RESP codec of our own pays on the event path: the commands of one frame's life, through it and through redis-py with hiredis.
+"""The benefit of the project's own RESP codec on the event path: the commands of one frame's life, through it and through redis-py with
+hiredis.
 
-Push, read at the cursor, answer, collect, as `udo_protocol/queue` sends them, to one server from one process; no Arrow, no operator.
-All clients take turns within each round. redis-py once by its connection, which is its fastest way, and once by its pipelines.
+The commands are push, read at the cursor, answer, and collect, as `udo_protocol/queue` sends them, from one process to one server, without
+Arrow or an operator. The clients take turns in each round. redis-py is measured by its connection, its fastest way, and by its pipelines.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from udo_protocol.queue.keys import prefix
 
 P = prefix("codec", 0)
 TOKEN, LANE, TTL_MS, BOUND = 1, "lane", 600_000, 256 << 20
-# A frame of one event, one that just travels as a payload of its own, and 10,000 rows of 32 bytes.
+# Frames of one event, of a size just sent as a separate payload, and of 10,000 rows of 32 bytes.
 SIZES = (300, 10_000, 320_000)
 ROUNDS, QUICK_ROUNDS = 9, 3
 ROUND_S, QUICK_ROUND_S = 0.6, 0.2
@@ -37,7 +38,7 @@ Ask = Callable[[Commands], list[Any]]
 
 
 def own(path: str) -> Ask:
-    """This project's codec."""
+    """Use this project's codec."""
     conn = Connection(path)
 
     def ask(commands: Commands) -> list[Any]:
@@ -48,7 +49,7 @@ def own(path: str) -> Ask:
 
 
 def by_connection(path: str) -> Ask:
-    """redis-py's connection, parsed by hiredis."""
+    """Use redis-py's connection, parsed by hiredis."""
     conn = UnixDomainSocketConnection(path=path)
     conn.connect()
     if "iredis" not in type(conn._parser).__name__:
@@ -62,7 +63,7 @@ def by_connection(path: str) -> Ask:
 
 
 def by_pipeline(path: str) -> Ask:
-    """redis-py as its documentation has it."""
+    """Use redis-py's pipelines, as in its documentation."""
     client = redis.Redis(unix_socket_path=path)
 
     def ask(commands: Commands) -> list[Any]:
@@ -76,7 +77,7 @@ def by_pipeline(path: str) -> Ask:
 
 
 def _joined(argument: Any) -> Any:
-    """redis-py takes no argument in pieces."""
+    """Join the pieces of an argument, which redis-py does not take."""
     return b"".join(argument) if isinstance(argument, list) else argument
 
 
@@ -84,7 +85,7 @@ CLIENTS = {"own": own, "redis_connection": by_connection, "redis_pipeline": by_p
 
 
 def frame(ask: Ask, n: int, payload: list[bytes]) -> None:
-    """One frame, number `n` of the lane and of the log, there and back."""
+    """Send a frame, number `n` of the lane and of the log, and collect its answer."""
     size = sum(map(len, payload))
     accept = ["FCALL", "udo_accept", 1, P, LANE, n, n - 1, 0, size, BOUND, TTL_MS, "", ""]
     emit = ["FCALL", "udo_emit", 1, P, TOKEN, n, n, 1, BOUND, TTL_MS]
@@ -104,7 +105,7 @@ def frame(ask: Ask, n: int, payload: list[bytes]) -> None:
 
 
 def measure(path: str, client: str, size: int, seconds: float) -> dict[str, float]:
-    """µs of wall clock, and of this process's processor time, for a frame."""
+    """Measure the wall-clock time and this process's processor time per frame, in µs."""
     admin = Connection(path)
     admin.call("FLUSHALL")
     admin.call("FCALL", "udo_open", 1, P, LANE, TTL_MS, b"12345678", b"schema")
@@ -120,7 +121,7 @@ def measure(path: str, client: str, size: int, seconds: float) -> dict[str, floa
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; driver and seed change nothing here."""
+    """Run the whole suite; driver and seed change nothing."""
     rounds, seconds = (QUICK_ROUNDS, QUICK_ROUND_S) if quick else (ROUNDS, ROUND_S)
     found: dict[str, dict[str, dict[str, float]]] = {}
     binary, _ = find_server(None)
@@ -141,7 +142,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     names = {"own": "own codec", "redis_connection": "redis-py, connection", "redis_pipeline": "redis-py, pipeline"}
     rows = []
     for size, clients in record["sizes"].items():

@@ -1,6 +1,6 @@
 """The conformance suite (`udo conformance`) over every language whose toolchain is here, and over Python in a process of its own.
 
-Every SDK's conformance operator goes through all cases, then its frames are timed. InvalidRun if a case fails.
+Every SDK's conformance operator passes all cases, then its frames are timed. InvalidRun if a case fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPLY_S = 30.0
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """All cases; `quick`: no frame is timed. No platform takes part, and nothing is random."""
+    """Run all cases; `quick`: time no frames. No platform takes part, and nothing is random."""
     commands, results, times = {"python": list(PYTHON)}, dict[str, list[suite.Result]](), dict[str, dict[str, float]]()
     with tempfile.TemporaryDirectory(prefix="udo-bench-conformance-") as work:
         for name, language in at_hand().items():
@@ -43,7 +43,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     languages = record["languages"]
     cases = [[name, str(of["passed"]), str(of["failed"]), f"{record['cases_s'][name]:.1f}"] for name, of in languages.items()]
     timed = {name: us for name, us in record["us_per_frame"].items() if us}

@@ -1,4 +1,4 @@
-"""The README's main job as it is, `udo demo`, as often as asked: what it prints, and Spark's own timeline of its micro-batches."""
+"""The README's main job unchanged, `udo demo`, run several times: its printed figures, and Spark's own timeline of its micro-batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPEATS, QUICK_REPEATS = 5, 1
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """Medians over the runs; a step of a micro-batch has Spark's name (StreamingQueryProgress.durationMs)."""
+    """Return medians over the runs; steps of a micro-batch have Spark's names (StreamingQueryProgress.durationMs)."""
     repeats = QUICK_REPEATS if quick else REPEATS
     reports = []
     for i in range(repeats):
@@ -48,7 +48,7 @@ def _once(driver: str, seed: int, quick: bool) -> dict[str, Any]:
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """The figures, and where a micro-batch's time goes."""
+    """The figures, and the times of a micro-batch's steps."""
     batch = made["micro_batch_ms"]
     figures = [
         ("events/s", count(made["events_per_s"])),

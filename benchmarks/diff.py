@@ -1,7 +1,7 @@
-"""What a diff costs the serving version: events per second with and without one, interleaved, on the same deployment.
+"""The cost of a diff to the serving version: events per second with and without one, interleaved, on the same deployment.
 
-One client keeps a window of batches under way through an operator that works per event, so that its instance is what bounds
-the throughput, as in the case that matters; the new version, of the same code, answers all of it beside. Twice: with an operator
+One client keeps a window of batches under way through an operator that works per event, so that its instance bounds the
+throughput, as in the case that matters; the new version, of the same code, answers all events too. Measured with an operator
 that does some microseconds of work per event, where client and server need little of a second core and the diff has the rest,
 and with one that does next to nothing, where on two cores client, server and both instances share them and none is free.
 """
@@ -25,7 +25,7 @@ from benchmarks.tables import Section, count
 from udo_interface import connect
 from udo_interface.client import Client
 
-# By what the operator is like: its name.
+# The operator's name by its cost per event.
 OPERATORS = {"costly": "costly", "light": "each"}
 BATCH = 10_000
 SETTLE_S = 0.5
@@ -33,13 +33,13 @@ BEGIN_S = 30.0
 
 
 class Tally:
-    """What came back: how much, and whether it was in order."""
+    """The number of answers so far; raises InvalidRun if they are out of order."""
 
     def __init__(self) -> None:
         self.events = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The listener."""
+        """Count an answer batch; this is the client's listener."""
         ids = batch.column("id").to_numpy()
         if ids[0] != self.events or len(ids) != ids[-1] - ids[0] + 1:
             raise InvalidRun(f"expected events from {self.events} on, got {ids[0]} to {ids[-1]}")
@@ -47,7 +47,7 @@ class Tally:
 
 
 def flow(client: Client, tally: Tally, sent: int, seconds: float) -> tuple[int, float]:
-    """Send for that long, then wait for the answers: events sent in all, and events a second."""
+    """Send for `seconds`, then wait for the answers; return the events sent in all, and the events a second."""
     cards = np.zeros(BATCH, np.int64)
     began, before = time.perf_counter(), sent
     while time.perf_counter() - began < seconds:
@@ -61,7 +61,7 @@ def flow(client: Client, tally: Tally, sent: int, seconds: float) -> tuple[int, 
 
 @contextmanager
 def diff(p: Platform, operator: str, reports: list[dict[str, Any]]) -> Iterator[None]:
-    """A diff with version 2 while it lasts; its last report is appended."""
+    """Diff with version 2 inside the block; append the diff's last report to `reports`."""
     said: list[dict[str, Any]] = []
     failed: list[Exception] = []
     ending = threading.Event()
@@ -94,7 +94,7 @@ def diff(p: Platform, operator: str, reports: list[dict[str, Any]]) -> Iterator[
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the seed changes nothing, events are numbered."""
+    """Run the whole suite. The seed changes nothing: events are numbered."""
     rounds, seconds = (4, 2.0) if quick else (13, 5.0)
     with platform(driver) as p:
         found = {kind: _operator(p, operator, rounds, seconds) for kind, operator in OPERATORS.items()}
@@ -109,7 +109,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Events per second of one operator without and with a diff, and the median of their ratios round by round."""
+    """Measure one operator's events per second without and with a diff, and the median of their ratios round by round."""
     without: list[float] = []
     during: list[float] = []
     reports: list[dict[str, Any]] = []
@@ -137,7 +137,7 @@ def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> dict[s
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     rows = [
         [
             f"{kind} operator",

@@ -1,6 +1,6 @@
 """Scaling policies on a day of the DEBS 2015 top-10 routes (paper 5): real deployments on a short day, or simulated with a large cluster.
 
-Simulated, all policies see the same arrivals and steps that cost what live ones are assumed to; beside them the paper's pause and resume.
+In the simulation all policies see the same arrivals, and steps have the assumed cost of live ones; the paper's pause and resume is run too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.bringup import platform, say
 from benchmarks.simulated import chain, cluster
 from benchmarks.tables import Section
 
-# name -> policy, its settings, what a step costs
+# name -> policy, its settings, the cost of each kind of step
 CONTENDERS: dict[str, tuple[str, dict[str, Any], Mapping[Any, float]]] = {
     "accept_all": ("accept_all", {}, chain.LIVE_MS),
     "edf_0.5": ("edf", {"beta": 0.5}, chain.LIVE_MS),
@@ -27,7 +27,7 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any], Mapping[Any, float]]] = {
     "pause_and_resume": ("edf", {"beta": 0.75}, chain.PAUSE_MS),
     "accept_all_paused": ("accept_all", {}, chain.PAUSE_MS),
 }
-# On real deployments: elasticity of each, the application that they are (None: each node decides alone), how long a step pauses the source.
+# On real deployments: each one's elasticity, the application that they form (None: each node decides alone), the source's pause per step.
 _TOKEN_S = 60.0 / live_chain.FASTER
 _MANAGED: dict[str, Any] = {"interval_s": live_chain.DECIDE_S}
 _EDF = {**live_chain.NODE_SETTINGS, "token_s": _TOKEN_S, "idle_token_s": 0.0}
@@ -54,7 +54,7 @@ OPTIONS = [
 
 
 def run(quick: bool, driver: str, seed: int, simulated: bool, day_s: float | None, own: tuple[str, ...]) -> dict[str, Any]:
-    """The record's figures."""
+    """Return the record's figures."""
     if not simulated:
         if own:
             raise click.UsageError("expected --simulated with --policy: a node runs the policies that come with the package")
@@ -73,7 +73,7 @@ def run(quick: bool, driver: str, seed: int, simulated: bool, day_s: float | Non
 
 
 def _live(quick: bool, driver: str, seed: int, day_s: float) -> dict[str, Any]:
-    """One day for each contender, on the same platform."""
+    """Play one day for each contender, on the same platform."""
     found = {}
     with platform(driver, decide_s=live_chain.DECIDE_S) as p:
         p.push(live_chain.OPERATOR, "1")
@@ -86,7 +86,7 @@ def _live(quick: bool, driver: str, seed: int, day_s: float) -> dict[str, Any]:
 
 
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest run on real deployments, `model` beside it: the newest simulated one. Full runs go before quick ones."""
+    """Return the newest run on real deployments, with the newest simulated one as its `model`. Full runs come before quick ones."""
     return record.beside_its_model(records)
 
 
@@ -103,7 +103,7 @@ def _live_sections(made: dict[str, Any]) -> list[Section]:
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """A row per policy; the cluster."""
+    """A row per policy; for a simulated run also the cluster."""
     if not made["simulated"]:
         return _live_sections(made) + (sections(made["model"]) if "model" in made else [])
     keys = ("availability_percent", "response_ok_percent", "response_p95_ms", "reconfigurations", "replica_hours", "settling_steps")

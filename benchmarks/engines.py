@@ -1,8 +1,8 @@
 """Paper 2's set-up on real engines: slots of a keyed deployment, one client that sends as fast as it can, moves of key groups.
 
 A slot's operator takes a fixed time per event. The client sends in order and waits once its window of frames is full, so that the busiest
-slot bounds the throughput of all. Each key has a key group of its own, which starts on slot k mod engines. After each epoch the policy
-sees the load of the last two; what it decides is moved while the next epochs go on. Every answer is compared with a plain count.
+slot bounds the throughput of all. Each key k has a key group of its own, which starts on slot k mod engines. After each epoch the policy
+sees the load of the last two; the moves that it decides run beside the next epochs. Every answer is compared with a plain count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the stream: keys in order, repeated if they are used up, for so long."""
+    """A part of the stream: keys in order, over and over, for `seconds`."""
 
     keys: Ints
     seconds: float
@@ -47,25 +47,25 @@ class Phase:
 
 @dataclass
 class Outcome:
-    """What one policy made of the stream. Loads: events of the skewed phases per engine, by the assignment in force, and per key."""
+    """The result of one policy. Loads: events of the skewed phases per engine, by the assignment in force, and per key."""
 
-    seconds: dict[bool, float] = field(default_factory=lambda: defaultdict(float))  # by whether skewed
+    seconds: dict[bool, float] = field(default_factory=lambda: defaultdict(float))  # by `skewed`
     events: dict[bool, int] = field(default_factory=lambda: defaultdict(int))
     engine_load: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     key_load: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(KEYS))
     imbalance: dict[bool, list[float]] = field(default_factory=lambda: defaultdict(list))
-    timeline: list[list[float]] = field(default_factory=list)  # of each epoch: seconds since the start, events/s, imbScore in percent
-    moved: list[int] = field(default_factory=list)  # keys, of each rebalance
-    events_moved: int = 0  # that the moved keys' state had counted
-    moves_s: list[float] = field(default_factory=list)  # of each rebalance, from the decision until all its keys are where they belong
+    timeline: list[list[float]] = field(default_factory=list)  # per epoch: seconds since the start, events/s, imbScore in percent
+    moved: list[int] = field(default_factory=list)  # keys per rebalance
+    events_moved: int = 0  # events counted in the state of the moved keys
+    moves_s: list[float] = field(default_factory=list)  # per rebalance, from the decision until all its keys are in their new slots
 
     def rate(self, skewed: bool) -> float:
-        """Events per second of these phases."""
+        """The events per second of the skewed or of the even phases."""
         return self.events[skewed] / self.seconds[skewed]
 
 
 def phases(exponent: float, even: float, seconds: Sequence[float], most_per_s: float, seed: int) -> list[Phase]:
-    """Alternately even and skewed, Zipf by rank = key number + 1, so many seconds each."""
+    """Make alternately even and skewed phases of these lengths; Zipf by rank = key number + 1."""
     rng, made = np.random.default_rng(seed), []
     for i, s in enumerate(seconds):
         weights = np.arange(1, KEYS + 1) ** -(exponent if i % 2 else even)
@@ -75,7 +75,7 @@ def phases(exponent: float, even: float, seconds: Sequence[float], most_per_s: f
 
 
 def play(p: Platform, name: str, stream: Sequence[Phase], engines: int, policy: Policy | None, limits: BalanceLimits) -> Outcome:
-    """The stream through a new deployment of so many slots. InvalidRun if an answer is lost, doubled, out of order or wrong."""
+    """Send the stream through a new deployment of `engines` slots. InvalidRun if an answer is lost, doubled, out of order or wrong."""
     p.deploy(name, OPERATOR, slots=engines, limits={"key_groups": KEYS})
     try:
         with ThreadPoolExecutor(1, "moves") as mover:
@@ -98,7 +98,7 @@ class _Run:
 
     def play(self, stream: Sequence[Phase]) -> Outcome:
         out = Outcome(engine_load=np.zeros(self._engines))
-        for _ in self._exchange(iter(())):  # the first epoch says where the groups are, and loads all that has to be loaded
+        for _ in self._exchange(iter(())):  # the first epoch tells the slots of the groups, and warms up
             pass
         for phase in stream:
             self._phase(phase, out)
@@ -138,7 +138,7 @@ class _Run:
                 yield answer
 
     def _place(self, group_slots: Sequence[int]) -> None:
-        """Give each key a group that lies on slot k mod engines; the last keys take what is left when slots have not equally many."""
+        """Give each key k a group on slot k mod engines; if slots have unequal numbers of groups, the last keys take the remaining ones."""
         free = {slot: deque(np.flatnonzero(np.array(group_slots) == slot).tolist()) for slot in range(self._engines)}
         for key in range(KEYS):
             slot = key % self._engines
@@ -149,7 +149,7 @@ class _Run:
         table = pa.Table.from_batches(answers, BACK)
         ids = table.column("id").to_numpy() - (self._sent - len(keys))
         check_sequence(ids, len(keys)).require_clean(f"epoch {self._epoch}")
-        # How often each key came up to its event: what a plain process would count.
+        # The number of events of the key up to each event: the count of a plain process.
         order = np.argsort(keys, kind="stable")
         counts = np.bincount(keys, minlength=KEYS)
         rank = np.empty(len(keys), np.int64)
@@ -174,7 +174,7 @@ class _Run:
         self._window.append(counts)
 
     def _review(self, out: Outcome) -> None:
-        """Let the policy decide, unless what it decided last is still on its way."""
+        """Let the policy decide, unless its last decision is still being carried out."""
         if self._policy is None or (self._moving is not None and not self._moving.done()):
             return
         self._collect(out)

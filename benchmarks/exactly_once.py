@@ -1,8 +1,8 @@
-"""Seeded chaos over keyed operators: answers and final state against one plain process.
+"""Seeded chaos over keyed operators: answers and final state are compared with those of one plain process.
 
-The first part plays Spark itself, with many queries at once on a node under fire; the second runs streaming queries of one
-Spark application; the third plays Spark over two nodes with a store. A run can be cut into pieces: `--from` goes on where a
-former one stopped, `--for-s` bounds it.
+The first part plays Spark itself, with many queries at once on a node under faults; the second runs streaming queries of one
+Spark application; the third plays Spark over two nodes with a store. A run can be split: `--for-s` bounds it, and `--from` goes
+on where a former one stopped.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from benchmarks.chaos import lanes
 
 SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
-# As many as run at once: a quick run lasts as long as the slowest seed of each part.
+# No more than run at once, so that a quick run lasts as long as the slowest seed of each part.
 QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
-# A broken build that has come through so many seeds is not going to be caught.
+# A broken build that passes this many seeds will not be caught.
 BROKEN_SEEDS = 200
-# What versions run in (benchmarks/chaos/runtimes.py): all in their engines' processes, or some in their own, or some in another language.
+# The runtimes of versions (benchmarks/chaos/runtimes.py): all in their engines' processes, or some in their own, or in another language.
 PYTHON, PROCESS, *_ = RUNTIMES = ("python", "process", "rust", "java")
-# Weight of the end of an operator's own process among the faults: as of an instance's at some point.
+# The weight of killing an operator's own process among the faults: the same as of killing an instance at a point.
 KILL_OPERATOR = 8.0
-# Weight of stops of up to 90 s among the faults: some dozens in a long run. Quick runs have no time for them.
+# The weight of stops of up to 90 s among the faults: some dozens in a long run. Quick runs have no time for them.
 STOPS = 0.3
 
 OPTIONS = [
@@ -93,7 +93,7 @@ def run(
     auto: bool = False,
     broken: str | None = None,
 ) -> dict[str, Any]:
-    """All parts, but for a `runtime` other than Python, and `auto`, only the first one; with `broken` only that one, until it is caught.
+    """Run all parts; with `auto` or a `runtime` other than Python only the first one; with `broken` only that one, until a mismatch.
 
     InvalidRun with every trace if anything differs.
     """
@@ -194,12 +194,12 @@ def _progress(seeds: range) -> Any:
 
 
 _NOTHING: dict[str, Any] = {"seeds": 0, "runs": 0, "faults": {}}
-# Of a record, and what they are called in tables.
+# The parts of a record, and their names in tables.
 PARTS = {"without_spark": "without Spark", "on_spark": "on Spark", "two_nodes": "over two nodes"}
 
 
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest run, also one that was cut into pieces, of one commit, as one record; no seed counts twice."""
+    """Join the runs of the newest one's commit into one record, since a run may be split; no seed counts twice."""
     parts = {name: {"seeds": 0, "runs": 0, "faults": Counter[str]()} for name in PARTS}
     counted: dict[str, set[int]] = {name: set() for name in parts}
     newest, slowest, back = None, 0.0, 0.0
@@ -227,7 +227,7 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """Seeds and faults."""
+    """The tables of seeds and of faults."""
     head = ("", "seeds", "driver starts", "mismatches")
     if made.get("broken"):
         row = (f"without {made['broken']}", str(made["seeds"]), str(made["runs"]), str(made["mismatches"]))

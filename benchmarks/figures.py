@@ -24,7 +24,7 @@ def replace_between(text: str, name: str, content: str) -> str:
 
 
 def caption(made: dict[str, Any]) -> str:
-    """What, when, where: the line under the tables."""
+    """The line under the tables: command, time, commit, machine, and versions."""
     m, v = made["machine"], made["versions"]
     return (
         f"`python -m benchmarks {' '.join(made['command'])}` on {made['time'][:10]}, commit {made['commit']}; "
@@ -34,8 +34,8 @@ def caption(made: dict[str, Any]) -> str:
 
 
 def newest(name: str, commit: str, driver: str = "process", results: Path = record.RESULTS) -> dict[str, Any] | str:
-    """A suite's newest record of a full run of `commit` with that driver on a quiet machine, or why there is none. A suite that can be cut
-    into pieces puts them together."""
+    """Return a suite's newest record of a full run of `commit` with this driver on a quiet machine, or why there is none. A suite may
+    join several records (`together`)."""
     module = importlib.import_module(f"benchmarks.{name}")
     found = [r for r in record.runs(name, results) if r["arguments"].get("driver", driver) == driver]
     fit = [r for r in found if not record.unfit(r, commit)]
@@ -46,7 +46,7 @@ def newest(name: str, commit: str, driver: str = "process", results: Path = reco
 
 
 def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> Iterator[str]:
-    """Write what there is of `commit`; yields one line per suite saying what was done."""
+    """Copy the figures that exist for `commit`; yield a line on the result for each place."""
     text = document.read_text("utf-8")
     for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
@@ -60,7 +60,7 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
             if isinstance(made, str):
                 yield f"{place}: not copied: {made}"
                 continue
-            # Of a run in containers the figures only: what is told about the contenders stands above.
+            # Of a run in containers only the first two tables: the text on the contenders is above.
             sections = module.sections(made)[: 2 if contained else None]
             text = replace_between(text, place, f"{tables.markdown(sections)}\n\n{caption(made)}")
             yield f"{place}: figures of {made['time']}"
@@ -68,7 +68,7 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
 
 
 def copy_attacks(document: Path = SANDBOX) -> str:
-    """Write what came of the attacks on each driver; a line saying what was done."""
+    """Copy the results of the attacks on each driver; return a line on the result."""
     found = [run for run in record.runs("attacks") if not run.get("only")]
     if not found:
         return "attacks: no run yet; python -m benchmarks attacks"

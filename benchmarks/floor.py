@@ -1,7 +1,7 @@
-"""What a count per key costs an interpreter at the least: one dict, no groups, no frames, no answers, no server.
+"""The least cost of a count per key in an interpreter: one dict, no groups, no frames, no answers, no server.
 
-Per event only the unavoidable: find the key's value, unpack it at the first touch of an epoch and keep it for undo, count, pack
-it at the epoch's end, and pack what a checkpoint would send.
+It does only the unavoidable work: find the key's value, unpack it at its first use in an epoch and keep it for undo, count, pack
+it at the epoch's end, and pack the contents of a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EVENTS, EPOCHS = 1_000_000, 3
 
 
 def floor(keys: int, seed: int) -> dict[str, float]:
-    """µs per event of processor time, the best of a few epochs: the whole loop, and the lookup of the value alone."""
+    """Measure µs of processor time per event, the best of a few epochs: of the whole loop, and of the lookup of the value alone."""
     pack, unpack = msgpack.Packer().pack, msgpack.unpackb
     values = {k: pack({"n": 1}) for k in range(keys)}
     rng = np.random.default_rng(seed)

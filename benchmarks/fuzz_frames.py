@@ -1,6 +1,6 @@
-"""Mutated frames against what decodes them, in processes of their own: a crash is seen, named by its seed and number, and invalid.
+"""Mutated frames against their decoder, in processes of their own: a crash is detected and reported with its seed and number.
 
-What is right is said in benchmarks/fuzz/frames.py: a typed error, or a batch of the frame's own bytes.
+The criterion of benchmarks/fuzz/frames.py: a typed error, or a batch of the frame's own bytes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 
 FULL, QUICK = 400_000, 100_000
-# One process tries so many; a crash costs no more than these.
+# The number of mutations per process; a crash costs no more than these.
 PORTION = 25_000
-# On one mutation, however busy the machine is: the slowest takes some ms of processor time.
+# The most time for one mutation, however busy the machine is: the slowest takes some ms of processor time.
 HANG_S = 120.0
 
 
 def portion(seed: int, first: int, count: int) -> dict[str, Any]:
-    """So many mutations in a child; InvalidRun names the one it died of, hung on, or got wrong."""
+    """Try `count` mutations in a child process; InvalidRun names the one that it died of, hung on, or got wrong."""
     with tempfile.NamedTemporaryFile() as note:
         note.write(NOTE.pack(-1))
         note.flush()
@@ -59,7 +59,7 @@ def portion(seed: int, first: int, count: int) -> dict[str, Any]:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """All mutations of this seed."""
+    """Try all mutations of this seed."""
     total = QUICK if quick else FULL
     by_mutation: Counter[str] = Counter()
     parts = []
@@ -81,7 +81,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     names = {"mutations": "mutated frames", "refused": "refused with a typed error", "right": "still a batch, of its own bytes"}
     rows = [[text, f"{record[name]:,}"] for name, text in names.items()]
     rows += [["crashes", "0"], ["foreign bytes", "0"], ["slowest, ms", f"{record['slowest_ms']:.1f}"]]

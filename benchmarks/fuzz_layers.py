@@ -20,12 +20,12 @@ from benchmarks.tables import Section
 
 LAYERS, QUICK_LAYERS = 50_000, 5_000
 SAY_EVERY = 10_000
-# Of one seed of the command to the next: no two runs share layers.
+# The distance between the first layers of two of the command's seeds, so that no two runs share layers.
 SEEDS = 10_000_000
 
 
 def run(*, quick: bool, driver: str, seed: int, layers: int = 0) -> dict[str, Any]:
-    """`layers` of them (default: 50,000; with `--quick` 5,000). InvalidRun at the first violation; no platform is needed."""
+    """Try this many `layers` (default: 50,000; quick: 5,000). InvalidRun at the first violation; no platform is needed."""
     count = layers or (QUICK_LAYERS if quick else LAYERS)
     results, reasons, slowest_ms, peak_mb = Counter[str](), Counter[str](), 0.0, 0
     with tempfile.TemporaryDirectory(prefix="udo-fuzz-") as name:
@@ -54,12 +54,12 @@ def run(*, quick: bool, driver: str, seed: int, layers: int = 0) -> dict[str, An
 
 
 def _kind(why: str) -> str:
-    """A reason without what is particular to one layer."""
+    """Return a reason without the parts that are particular to one layer."""
     return re.sub(r"[0-9]+", "N", re.sub(r"""b?(['"]).*\1""", "...", why))[:80]
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """What came of them, and the reasons."""
+    """The table of results and reasons."""
     reasons = {"unpacked, as tarfile reads it": record["unpacked"]} | {f"refused: {why}": n for why, n in record["reasons"].items()}
     note = f"slowest: {record['slowest_cpu_ms']:g} ms of processor time; memory: {record['peak_mb']} MiB"
     return [

@@ -1,7 +1,7 @@
 """Unpacks mutated layers one after another in one limited process, and judges each: `python -m benchmarks.fuzz_worker DIR FIRST COUNT`.
 
-Each is either refused, or gives exactly the tree that `tarfile`, another reader, finds in it; nothing outside of the target changes; no
-layer takes long or much memory. A line of JSON for each; a violation ends the process. Standard library only.
+Each must be refused, or give exactly the tree that `tarfile`, an independent reader, finds in it; nothing outside of the target may
+change; no layer may take long or much memory. Prints a line of JSON for each; a violation ends the process. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from benchmarks.hostile_layers import CODE
 from benchmarks.mutated_layers import layer
 from node_manager.images.child import outcome
 
-# None of these layers has more than 100 KiB.
+# Ample limits: none of these layers has more than 100 KiB.
 CPU_S, MEMORY_BYTES = 5.0, 512 << 20
 MOST_BYTES, MOST_ENTRIES = 1 << 20, 100
-# What the standard library says of a stream that is no gzip, or breaks off.
+# The standard library's messages for a stream that is not gzip, or breaks off.
 _DAMAGED = ("it is damaged: EOFError", "it is damaged: error: Error -")
 Tree = dict[str, tuple[str, bool, bytes]]
 
 
 class Violation(Exception):
-    """What must never happen."""
+    """A layer was handled in a way that must never happen."""
 
 
 def judge(said: dict[str, object], blob: bytes, honest: bool, into: Path) -> str:
-    """'unpacked' or 'refused'; Violation if what came of this layer is wrong."""
+    """Return 'unpacked' or 'refused'; Violation if this layer's result is wrong."""
     if "refused" in said:
         why = str(said["refused"])
         if honest:
@@ -53,7 +53,7 @@ def judge(said: dict[str, object], blob: bytes, honest: bool, into: Path) -> str
 
 
 def read(blob: bytes) -> Tree:
-    """What `tarfile` finds below the prefix: path -> (kind, executable, content or target)."""
+    """Return the tree that `tarfile` finds below the prefix: path -> (kind, executable, content or target)."""
     tree: Tree = {}
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(blob)), mode="r:") as tar:
         for member in tar:
@@ -75,7 +75,7 @@ def read(blob: bytes) -> Tree:
 
 
 def found(directory: Path) -> Tree:
-    """What lies in a directory."""
+    """Return the tree of a directory."""
     tree: Tree = {}
     for top, folders, files in os.walk(directory):
         for name in (*folders, *files):
@@ -91,7 +91,7 @@ def found(directory: Path) -> Tree:
 
 
 def main(directory: Path, first: int, count: int) -> None:
-    """See the module."""
+    """Run the command of the module's docstring."""
 
     def late(_signum: int, _frame: FrameType | None) -> None:
         raise Violation(f"it took more than {CPU_S:g} s of processor time")

@@ -1,5 +1,5 @@
-"""The hop between an engine and its operator's process by itself: processor time of a vectorised filter's frames, through shared memory
-and through the socket alone, in turn, beside the same filter in this process."""
+"""The hop between an engine and its operator's process by itself: processor time per frame of a vectorised filter, through shared memory
+and through the socket alone, measured in turn with the same filter in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.floa
 
 
 def filter_cpu_us(command: Sequence[str], seed: int) -> dict[str, float]:
-    """Processor time of a frame of 10,000 events in µs, of both processes together: `shared` (if it can), `socket`, `in_process`."""
+    """Measure the processor time of both processes per frame of 10,000 events, in µs: `shared` (if supported), `socket`, `in_process`."""
     rng, numbers = np.random.default_rng(seed), np.arange(_ROWS)
     columns = [pa.array(c) for c in (numbers, rng.integers(0, 1000, _ROWS), rng.random(_ROWS) * 2 * THRESHOLD, numbers)]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -50,7 +50,7 @@ def filter_cpu_us(command: Sequence[str], seed: int) -> dict[str, float]:
 
 
 def _cpu_us(pid: int) -> float:
-    """Of this process and, unless it is 0, of that one with its children and all their threads, so far."""
+    """The processor time so far of this process and, unless `pid` is 0, of that one and its children with all their threads."""
     others = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] if pid else []
     return time.process_time() * 1e6 + sum(map(_of_threads, (p.pid for p in others)))
 

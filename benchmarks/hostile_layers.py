@@ -1,4 +1,4 @@
-"""Layers as nobody should push them: each is an attack on the node that unpacks it. Bytes only; nothing here touches a file."""
+"""Hostile layers: each is an attack on the node that unpacks it. Bytes only; nothing here touches a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def header(
     size_field: bytes | None = None,
     magic: bytes = b"ustar\x0000",
 ) -> bytes:
-    """One header block with the right checksum."""
+    """Make a header block with the right checksum."""
     block = bytearray(BLOCK)
     raw = name.encode() if isinstance(name, str) else name
     for at, field in (
@@ -41,29 +41,29 @@ def header(
 
 
 def with_checksum(block: bytearray) -> bytearray:
-    """The same block, its checksum made right."""
+    """Correct the checksum of a block, and return it."""
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
     return block
 
 
 def file(name: str | bytes, content: bytes = b"", **more: int) -> bytes:
-    """A whole member."""
+    """Make a whole member."""
     return header(name, len(content), **more) + padded(content)  # type: ignore[arg-type]
 
 
 def padded(content: bytes) -> bytes:
-    """Content up to a whole number of blocks."""
+    """Pad content to a whole number of blocks."""
     return content + bytes(-len(content) % BLOCK)
 
 
 def link(name: str, target: str) -> bytes:
-    """A symbolic link."""
+    """Make a symbolic link."""
     return header(name, kind=b"2", link=target)
 
 
 def pax(records: Mapping[str, str | bytes]) -> bytes:
-    """An extended header for the next member."""
+    """Make an extended header for the next member."""
     data = b""
     for key, value in records.items():
         rest = b" " + key.encode() + b"=" + (value.encode() if isinstance(value, str) else value) + b"\n"
@@ -75,19 +75,19 @@ def pax(records: Mapping[str, str | bytes]) -> bytes:
 
 
 def zeros(begin: bytes, size: int, end: bytes = END) -> bytes:
-    """gzip of `begin`, so many zeros, `end`: in the time of a few MiB, since deflated zeros can be repeated."""
+    """Make the gzip of `begin`, `size` zeros, and `end`, in the time of a few MiB, since deflated zeros can be repeated."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     packed = packer.compress(begin) + packer.flush(zlib.Z_FULL_FLUSH)
     piece = 4 << 20
     once = zlib.compressobj(9, zlib.DEFLATED, -15)
     repeated = once.compress(bytes(piece)) + once.flush(zlib.Z_FULL_FLUSH)
     tail = packer.compress(bytes(size % piece) + end) + packer.flush()
-    # What reads to the end finds the checksum wrong; an attack has had its way by then.
+    # The checksum is wrong, but only a reader that has reached the end finds that out: too late to prevent the attack.
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + packed + repeated * (size // piece) + tail + bytes(8)
 
 
 def packed(members: Iterable[bytes]) -> bytes:
-    """gzip of a tar of these members."""
+    """Make the gzip of a tar of these members."""
     return gzip.compress(b"".join(members) + END, 6, mtime=0)
 
 
@@ -96,7 +96,7 @@ def _many(count: int) -> bytes:
 
 
 OPERATOR = file(f"{CODE}/op.py", b"x = 1\n")
-# name -> (what it tries, the layer, a word of the reason for which it is refused)
+# name -> (the attack in words, the layer, a phrase from the reason of its refusal)
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "negative_size": (
         "a size of -1536 by a pax header",

@@ -10,12 +10,12 @@ import psutil
 
 
 def run_ns(pid: int) -> int:
-    """Nanoseconds all threads of a process have run."""
+    """The nanoseconds that all threads of a process have run."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
 
 
 def cpu_percent(parts: Mapping[str, Sequence[psutil.Process]], seconds: float) -> dict[str, float]:
-    """Share of one core each part used within the next `seconds`."""
+    """Measure for `seconds` the share of one core that each part uses, in percent."""
     before = {name: sum(run_ns(p.pid) for p in found) for name, found in parts.items()}
     started = time.perf_counter()
     time.sleep(seconds)

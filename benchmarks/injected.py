@@ -1,7 +1,7 @@
-"""Bottlenecks injected into real deployments: what `udo explain` sees of them, interval by interval, while events go through.
+"""Bottlenecks injected into real deployments: the signals that `udo explain` shows, interval by interval, while events go through.
 
-An event says what it costs its operator (benchmarks/operators/injected), so that an episode begins healthy and turns into a bottleneck at a
-known moment: more processor time, memory near its limit, most events on one of two slots, or a slow service that the operator calls. Each
+Each event states its own cost (benchmarks/operators/injected), so that an episode begins healthy and turns into a bottleneck at a known
+moment: more processor time, memory near its limit, most events on one of two slots, or a slow service that the operator calls. Each
 of the two deployments has a lane for each of its slots; a lane sends at its rate and stops while its window is full, as any caller does.
 """
 
@@ -23,15 +23,15 @@ from udo_interface.channel import ChannelSettings
 from udo_interface.client import Client
 
 OPERATOR = "injected"
-# The node's window of rates is 3 s, its least; a sample every half of it.
+# The node's window of rates has its minimum, 3 s; a sample is taken every half of it.
 DECIDE_S, INTERVAL_S = 3.0, 1.5
 HEALTHY, BAD = 4, 12  # intervals
 QUICK_BAD = 6
-# What runs at the same time, on the deployment of one slot and on that of two; a round of them is repeated.
+# The kinds injected at the same time, on the deployment of one slot and on that of two. A round is all of these pairs.
 PAIRS = (("cpu", "none"), ("memory", "skew"), ("slow_downstream", "none"))
 SLOTS = {"one": 1, "two": 2}
 RATE = 60.0  # events/s of a lane
-# Short frames, since a frame counts when it is answered; what has to wait is in the slot, up to some seconds of work, and not in a client.
+# Short frames, since a frame counts when it is answered. Waiting events are in the slot, up to some seconds of work, not in the client.
 CLIENT = ChannelSettings(batch_events=16, buffer_events=32, window=32)
 MEMORY_MB = 238  # resident when memory is injected: 93 % of the limit
 _FLUSH_S = 60.0
@@ -39,7 +39,7 @@ _FLUSH_S = 60.0
 
 @dataclass
 class Shape:
-    """What the events of a lane are now; changed while it sends."""
+    """The present rate and cost of a lane's events; replaced while it sends."""
 
     rate: float
     cpu_us: int
@@ -49,7 +49,7 @@ class Shape:
 
 @dataclass
 class _Lane:
-    """A client in a thread of its own; every answer is checked at its end."""
+    """A client in a thread of its own; all answers are checked at the end."""
 
     node: str
     deployment: str
@@ -71,7 +71,7 @@ class _Lane:
             due = time.perf_counter()
             while not self._stop.is_set():
                 now = time.perf_counter()
-                due = max(due, now - 1.0)  # what could not be sent for a second is not sent
+                due = max(due, now - 1.0)  # events that are more than a second late are skipped
                 if due > now:
                     self._stop.wait(due - now)
                     continue
@@ -83,7 +83,7 @@ class _Lane:
             self.error = e
 
     def close(self) -> None:
-        """Stop sending, wait for the answers, check them. InvalidRun if one is lost, doubled, or out of order."""
+        """Stop sending, wait for the answers, and check them. InvalidRun if one is lost, doubled, or out of order."""
         self._stop.set()
         self._thread.join(_FLUSH_S)
         if self.error is not None:
@@ -94,7 +94,7 @@ class _Lane:
 
 
 def deploy(p: Platform) -> None:
-    """Both deployments, without a mode: nothing but this looks at them."""
+    """Deploy both, with elasticity off, so that no controller acts on them."""
     p.push(OPERATOR, "1")
     for name, slots in SLOTS.items():
         p.deploy(name, OPERATOR, slots=slots, elasticity={"mode": "off"})
@@ -104,14 +104,14 @@ def deploy(p: Platform) -> None:
 def play(
     p: Platform, kinds: Sequence[str], rng: np.random.Generator, bad: int, see: Callable[[str, int, list[SlotSample]], None]
 ) -> list[Episode]:
-    """One episode on each deployment at the same time; `see` gets deployment, interval and slots. The intervals count from the first one in
-    which every slot has figures."""
+    """Play one episode on each deployment at the same time; `see` gets deployment, interval and slots. Intervals are counted from the
+    first one in which every slot has figures."""
     lanes: dict[str, list[_Lane]] = {}
     try:
         for name, slots in SLOTS.items():
             healthy_s, on_cpu = float(rng.uniform(0.15, 0.5)) / RATE, float(rng.uniform(0.3, 0.7))
             cpu_us, wait_us = int(1e6 * healthy_s * on_cpu), int(1e6 * healthy_s * (1 - on_cpu))
-            # One after the other, so that each is in a slot of its own.
+            # The lanes are opened one after the other, so that each gets a slot of its own.
             lanes[name] = [_Lane(p.node_socket, name, Shape(RATE, cpu_us, wait_us)) for _ in range(slots)]
         wait_until(lambda: all(_measured(p, name) for name in SLOTS), 60.0, "figures of all slots")
         begin, strength = time.perf_counter(), float(rng.uniform(1.2, 1.8))
@@ -133,7 +133,7 @@ def play(
 
 
 def inject(kind: str, lanes: Sequence[_Lane], strength: float) -> None:
-    """Make the operator a bottleneck of that kind: its slot would have to work for `strength` of the time."""
+    """Turn the operator into a bottleneck of this kind: its slot would have to be busy for `strength` (> 1) times the available time."""
     needed_us = 1e6 * strength / RATE
     for i, lane in enumerate(lanes):
         s = lane.shape
@@ -141,7 +141,7 @@ def inject(kind: str, lanes: Sequence[_Lane], strength: float) -> None:
             lane.shape = Shape(RATE, int(needed_us - s.wait_us), s.wait_us, MEMORY_MB if kind == "memory" else 0)
         elif kind == "slow_downstream":
             lane.shape = Shape(RATE, s.cpu_us, int(needed_us - s.cpu_us))
-        elif kind == "skew":  # the same events in all, more than one slot can take of them in one
+        elif kind == "skew":  # the same total rate, but more in one slot than it can take
             much = strength / ((s.cpu_us + s.wait_us) / 1e6)
             lane.shape = Shape(much if i == 0 else max(2 * RATE - much, 5.0), s.cpu_us, s.wait_us)
 

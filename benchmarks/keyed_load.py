@@ -1,4 +1,4 @@
-"""A keyed stream in an open loop: epochs of timed frames, one attempt at a time, every answer with its time of arrival."""
+"""A keyed stream in an open loop: epochs of timed frames, one attempt at a time, with the time of arrival of every answer."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BACK = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("n", pa.int64()), (
 
 
 def group_of(card: int) -> int:
-    """Any fixed way from key to group."""
+    """Map a key to its group; any fixed hash will do."""
     return zlib.crc32(card.to_bytes(8, "little")) % KEY_GROUPS
 
 
 @dataclass
 class KeyedLoad:
-    """One session's epochs, from one partition. `at`, `batches`, `epochs`: the answers to the timed events, in order of arrival."""
+    """One session's epochs, from one partition. `at`, `batches`, `epochs`: of the answers to timed events, in order of arrival."""
 
     address: str
     deployment: str
@@ -46,14 +46,14 @@ class KeyedLoad:
     epochs: list[int] = field(default_factory=list)
     sent: int = 0
     answered: int = 0
-    due: list[float] = field(default_factory=list)  # of each timed frame
+    due: list[float] = field(default_factory=list)  # the intended time of each timed frame
     _epoch: int = 0
 
     def __post_init__(self) -> None:
         self._groups = np.array([group_of(c) for c in range(self.cards)], np.int32)
 
     def fill(self) -> None:
-        """One event per card: the state is as large as it is to be."""
+        """Send one event per card, which fills the state to its full size."""
         for start in range(0, self.cards, FILL_EPOCH_ROWS):
             part = range(start, min(start + FILL_EPOCH_ROWS, self.cards))
             frames = (np.arange(a, min(a + FILL_ROWS, part.stop)) for a in range(part.start, part.stop, FILL_ROWS))
@@ -61,7 +61,7 @@ class KeyedLoad:
                 pass
 
     def run(self, stop: threading.Event, seed: int) -> None:
-        """Timed epochs until told to stop."""
+        """Run timed epochs until `stop` is set."""
         rng = np.random.default_rng(seed)
         hot = self._hot(rng)
         with undisturbed():
@@ -70,7 +70,7 @@ class KeyedLoad:
                 self._noted(self._timed(rng, hot, round(EPOCH_S / FRAME_S)))
 
     def run_one(self, before: int, begun: threading.Event, stop: threading.Event, seed: int) -> None:
-        """An epoch of timed frames until told to stop, with as many events in front of them, as fast as they are answered.
+        """Run an epoch: first `before` events as fast as they are answered, then timed frames until `stop` is set.
 
         `begun` is set when the first timed frame is sent.
         """
@@ -106,7 +106,7 @@ class KeyedLoad:
 
     @property
     def rows(self) -> int:
-        """Of a timed frame."""
+        """The number of rows in a timed frame."""
         return round(self.rate * FRAME_S)
 
     def _timed(self, rng: np.random.Generator, hot: npt.NDArray[np.int64], frames: int) -> Iterator[pa.RecordBatch]:
@@ -131,21 +131,21 @@ class KeyedLoad:
         self._epoch += 1
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of all timed answers, in order of arrival."""
+        """Return a column of all timed answers, in order of arrival."""
         return np.concatenate([b.column(name).to_numpy() for b in self.batches])
 
     def arrivals(self) -> npt.NDArray[np.float64]:
-        """When each came (perf_counter)."""
+        """Return the time of arrival of each answer (perf_counter)."""
         return np.repeat(np.array(self.at), [b.num_rows for b in self.batches])
 
     def ends(self) -> npt.NDArray[np.int64]:
-        """Which answers are the last ones of their epochs."""
+        """Return the indexes of the last answers of the epochs, but for the last epoch."""
         return np.flatnonzero(np.diff(np.repeat(self.epochs, [b.num_rows for b in self.batches])))
 
     def require_counts(self) -> None:
-        """InvalidRun unless every answer says how often its card had been seen."""
+        """InvalidRun unless every answer has the right count of its card's events."""
         seen: Counter[int] = Counter()
         for card, n in zip(self.column("card").tolist(), self.column("n").tolist(), strict=True):
             seen[card] += 1
-            if n != seen[card] + 1:  # one event filled it
+            if n != seen[card] + 1:  # `fill` sent one event too
                 raise InvalidRun(f"card {card} was counted {n} times after {seen[card] + 1} events")

@@ -1,8 +1,8 @@
 """One operator in every language whose toolchain is here: through UDO, against Python through UDO and Python inside Spark, in one session.
 
-Every contender gets the same DataFrame and writes to Spark's noop sink, in turn; before anything is timed each one's answer is compared
-with plain Spark SQL, in a round of full size, which is dropped. The programs are the SDKs' conformance operators. Beside that: what a frame
-costs alone, and how long an update to another version in the same language takes, by versions that rehearse and by ones that do not.
+Every contender gets the same DataFrame and writes to Spark's noop sink, in turn. Before anything is timed, each one's answer is compared
+with plain Spark SQL, in a round of full size, which is dropped. The programs are the SDKs' conformance operators. Also measured: the cost
+of a single frame, and the time of an update to another version in the same language, with and without a rehearsal.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from udo_interface.java import QUIET, spark_session
 
 RUNTIMES = Path(__file__).parent.parent / "runtimes"
 _BUILD_S, _REPLY_S = 600, 30.0
-# Processes of each kind, of which the median counts.
+# The number of processes of each kind, of which the median is reported.
 _STARTS, _QUICK_STARTS = 3, 1
 _UPDATES, _QUICK_UPDATES = 9, 1
-# Instances that a node keeps warm: one, and an engine for operators in a process of their own.
+# The number of instances that a node keeps warm: one, and an engine for operators in a process of their own.
 _WARM = 2
-# What a version rehearses before it is put into use, and what is sent to it.
+# The event that versions rehearse before they serve, and that is sent to them.
 _SAMPLE = {"id": 1, "card": 2, "amount": 3.0, "at": 4}
 Call = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done: the role of the conformance operator, the same in Python, whether it is keyed; rows for a full and a quick run."""
+    """An operation: in words, the conformance operator's role, the Python operator, whether it is keyed; rows of a full and a quick run."""
 
     name: str
     what: str
@@ -82,7 +82,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Language:
-    """Where its SDK lies, what its toolchain is called, how its conformance operator is built into a folder, and then started there."""
+    """A language: the folder of its SDK, its toolchain's command, and the commands that build and start its conformance operator."""
 
     folder: str
     toolchain: str
@@ -91,7 +91,7 @@ class Language:
     env: tuple[tuple[str, str], ...] = ()
 
     def starting(self, target: Path) -> list[str]:
-        """The command that starts it from anywhere when it has been built in `target`."""
+        """Return the command that starts the operator built in `target` from any folder."""
         return [str(target / word) if "/" in word else word for word in self.command]
 
 
@@ -126,7 +126,7 @@ LANGUAGES = {
         ),
         ("bin/conformance",),
     ),
-    # Copies are made below `build`, which is not packed.
+    # The sources are copied below `build`, which is not packed.
     "java": Language(
         "java",
         "mvn",
@@ -150,23 +150,23 @@ LANGUAGES = {
         ("node", "--max-old-space-size=512", "bin/conformance.js"),
     ),
 }
-# The operations whose deployments are updated: one's versions rehearse, the other's do not. Both answer each event.
+# The operations whose deployments are updated: the versions of one rehearse, those of the other do not. Both answer each event.
 REHEARSED, UNREHEARSED = "forward", "forward_per_event"
-# Updates of the latter in Python, for comparison: first in a process of its own, since from then on the node keeps a warm engine.
+# Updates of UNREHEARSED in Python, for comparison; first in a process of its own, after which the node keeps a warm engine.
 _PYTHON = {"python, own process": "process", "python": "shared"}
 _STATELESS = 'id = "int64"\ncard = "int64"\namount = "double"\nat = "int64"\n'
 _KEYED = 'id = "int64"\ncard = "int64"\n'
 
 
 def at_hand() -> dict[str, Language]:
-    """The languages whose toolchain is here; says which."""
+    """Return the languages whose toolchain is here, and print them."""
     found = {name: language for name, language in LANGUAGES.items() if shutil.which(language.toolchain)}
     say(f"languages: {', '.join(found) or 'none'}; without toolchain: {', '.join(LANGUAGES.keys() - found.keys()) or 'none'}")
     return found
 
 
 def built(language: Language, target: Path) -> None:
-    """Its conformance operator in `target`, a folder that is made if there is none."""
+    """Build a language's conformance operator in the folder `target`, which is made if there is none."""
     target.mkdir(parents=True, exist_ok=True)
     command = [part.format(target=target) for part in language.build]
     env = {**os.environ, **dict(language.env)}
@@ -176,7 +176,7 @@ def built(language: Language, target: Path) -> None:
 
 
 def deploy(p: Platform, name: str, language: Language, program: Path, operation: Operation) -> None:
-    """The program in one of its roles, as an operator of its own; in both VERSIONS where it is to be updated."""
+    """Push and deploy the program in one of its roles as an operator of its own; in both VERSIONS where it is to be updated."""
     columns = _KEYED if operation.keyed else _STATELESS
     command = ", ".join(f'"{part}"' for part in (*language.command, operation.role))
     more = 'key = "card"\n' if operation.keyed else 'rehearse = "events.json"\n' if operation.name == REHEARSED else ""
@@ -190,9 +190,9 @@ def deploy(p: Platform, name: str, language: Language, program: Path, operation:
 
 
 def updates(p: Platform, name: str, count: int) -> dict[str, float]:
-    """Milliseconds from the request for an update, back and forth, until the new version is ready, and until it has answered.
+    """Update back and forth; return the median milliseconds from the request until the new version is ready, and until it has answered.
 
-    The answer is one to an event that is sent once the update is done, so it cannot be the old version's.
+    The event is sent once the update is done, so that the answer cannot be the old version's.
     """
     ready, answered, served = [], [], set[int]()
     answers: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -209,32 +209,32 @@ def updates(p: Platform, name: str, count: int) -> dict[str, float]:
 
 
 def called(name: str, keyed: bool, registry: str) -> Call:
-    """`udo(name)(df)`."""
+    """Return a function that calls `udo(name)(df)`."""
     return lambda df: (udo(name, key="card", registry=registry) if keyed else udo(name, registry=registry))(df)
 
 
 def source(spark: SparkSession, operation: Operation, rows: int, seed: int) -> DataFrame:
-    """What the operation gets."""
+    """The operation's input."""
     df = events(spark, rows, seed)
     return df.select("id", "card") if operation.keyed else df
 
 
 def digest(df: DataFrame, operation: Operation) -> tuple[Any, ...]:
-    """Count and sum of row hashes; a count per key does not say which of the key's events it belongs to: their order is the shuffle's."""
+    """Count and sum of row hashes. Of keyed answers only card and count: the order of a key's events is the shuffle's."""
     columns = ("card", "n") if operation.keyed else df.columns
     row = df.select(count("*"), total(xxhash64(*columns).cast("decimal(38,0)"))).first()
     return tuple(row or ())
 
 
 def oracle(df: DataFrame, operation: Operation) -> DataFrame:
-    """The same in plain Spark SQL."""
+    """The operation in plain Spark SQL."""
     if operation.keyed:
         return df.withColumn("n", row_number().over(Window.partitionBy("card").orderBy("id")).cast("long"))
     return df if operation.name.startswith("forward") else df.where(col("amount") > lit(THRESHOLD))
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The suite. Ratios are to Python inside Spark, and to Python through UDO."""
+    """Run the suite. Ratios are to Python inside Spark, and to Python through UDO."""
     rounds = 1 if quick else 7
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
@@ -289,7 +289,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def in_python(p: Platform, isolation: str, count: int) -> dict[str, float]:
-    """The same updates of an operator in Python."""
+    """Measure the same updates of an operator in Python."""
     name = f"updated_{isolation}"
     operator = next(operation.python for operation in OPERATIONS if operation.name == UNREHEARSED)
     for version in VERSIONS:
@@ -299,7 +299,7 @@ def in_python(p: Platform, isolation: str, count: int) -> dict[str, float]:
 
 
 def first_frames(command: list[str], work: Path, starts: int) -> dict[str, float]:
-    """Milliseconds that its process takes for its first frame of 10,000 events, one by one: as it is, and when it has rehearsed."""
+    """Measure the milliseconds of a process's first frame of 10,000 events, one by one, without and with a rehearsal."""
     samples = work / "samples.json"
     samples.write_text('[{"do": "add", "n": 1}]', "utf-8")
     numbers = pa.array(range(ROWS_PER_BATCH), pa.int64())
@@ -325,7 +325,7 @@ def _ratios(rates: dict[str, dict[str, float]], name: str, base: str) -> dict[st
 def _measured(
     spark: SparkSession, p: Platform, operation: Operation, languages: list[str], quick: bool, rounds: int, seed: int
 ) -> dict[str, float]:
-    """Median events per second of each contender, interleaved."""
+    """Measure the median events per second of each contender, interleaved."""
     rows = operation.quick_rows if quick else operation.full_rows
     ways: dict[str, Call] = {"inside_spark": lambda df: inside(df, operation.name)}
     ways["python"] = called(operation.python, operation.keyed, p.registry_url)
@@ -347,7 +347,7 @@ def _measured(
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     names = list(record["languages"])
     rows = [[o.what, *(f"{record['languages'][n][o.name]:.2f}" for n in names)] for o in OPERATIONS]
     through = list(record["to_python_through_udo"])

@@ -1,6 +1,6 @@
 """Added round trip of an event through an operator, without an engine: client, queue, operator, queue, client.
 
-Open loop at fixed rates with the engine-free client; afterwards, with the client gone, the processor time of the idle parts.
+Measured in an open loop at fixed rates with the engine-free client; afterwards, without the client, the processor time of idle parts.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ OPERATOR = "forward"
 
 
 def event(i: int) -> dict[str, Any]:
-    """32 bytes, as in `throughput`."""
+    """Make event `i`: 32 bytes, as in `throughput`."""
     return {"id": i, "card": i % 5000, "amount": 1.5, "at": i * 1000}
 
 
 @contextmanager
 def through_udo(p: Platform, arrivals: Arrivals) -> Iterator[Client]:
-    """A fresh lane."""
+    """Yield a client of the deployment, on a new lane."""
     with connect(OPERATOR, node=p.node_socket) as client:
         client.add_listener(arrivals.add, batches=True)
         yield client
@@ -43,7 +43,7 @@ def through_udo(p: Platform, arrivals: Arrivals) -> Iterator[Client]:
 
 @contextmanager
 def _bare(codec: str, p: Platform, arrivals: Arrivals) -> Iterator[Client]:
-    """The floor, on a server of its own."""
+    """Yield a client of the floor, on a server of its own."""
     with TemporaryDirectory(prefix="udo-bare-") as directory, bare_client(Path(directory), codec, arrivals.add) as client:
         yield client
 
@@ -53,7 +53,7 @@ TEXTS = {"rates": "UDO", "bare_redis": "two bare lists", "bare_redis_py": "two b
 
 
 def measure(p: Platform, contender: str, rate: int, seconds: float) -> dict[str, float]:
-    """One rate with a fresh client; the first second warms up and is not counted, but judged by the oracle."""
+    """Measure one rate with a new client. The first second warms up: it is not counted, but its answers are checked."""
     warm, events = int(rate * WARM_S), int(rate * (WARM_S + seconds))
     arrivals = Arrivals()
     with CONTENDERS[contender](p, arrivals) as client:
@@ -67,7 +67,7 @@ def measure(p: Platform, contender: str, rate: int, seconds: float) -> dict[str,
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the seed changes nothing here, events are numbered."""
+    """Run the whole suite. The seed changes nothing: events are numbered."""
     seconds = 4.0 if quick else 20.0
     with platform(driver) as p:
         p.push(OPERATOR, "1")
@@ -91,7 +91,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     keys = ("offered", "achieved", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms", "events_per_frame")
     header = ("through", "events/s", "achieved", "mean ms", "p50", "p99", "p99.9", "max", "a frame")
     rows = [

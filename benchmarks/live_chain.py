@@ -1,9 +1,9 @@
 """The DEBS 2015 top-10 routes (paper 5) as real deployments under a short daily load: a chain of six, each with a real service time.
 
-Events come at their intended times whatever comes back, go through each deployment by engine-free clients, and are checked at the sink:
-each once. A deployment's clients are replaced by new ones in turn, since a lane stays in its slot and a new slot gets new lanes only. One
-factor makes everything shorter: control loops, tokens, calm and the day; another one makes events rarer and each of them longer, so that
-a few hundred frames a second are enough, and R_max with them. Slots are scaled by the node's own controllers; nothing here decides.
+Events are sent at their intended times whatever comes back, pass each deployment by engine-free clients, and are checked at the sink: each
+must come once. A deployment's clients are replaced in turn, since a lane stays in its slot and a new slot gets new lanes only. One factor
+shortens control loops, tokens, calm and the day; another one makes events rarer and longer, and R_max with them, so that a few hundred
+frames a second are enough. Slots are scaled by the node's own controllers; nothing here decides.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from udo_interface.channel import ChannelSettings
 from udo_interface.client import Client
 
 OPERATOR, APPLICATION = "timed", "routes"
-# Loops of 30 s become 3 s, the least that rates are over.
+# Control loops of 30 s become 3 s, the shortest window of rates.
 FASTER = 10.0
-# Events are so much rarer, and take so much longer, than in the simulation.
+# The factor by which events are rarer, and take longer, than in the simulation.
 SLOWER = 5.0
 PEAK_PER_S = chain.PEAK_PER_S / SLOWER
 R_MAX_MS = chain.R_MAX_MS * SLOWER
 DECIDE_S = chain.CONTROL_S / FASTER
 MOST = 5
 LANES, LANE_S = 4, 1.5
-# Little waits in a client: what has to wait is seen in the slots first.
+# Few events wait in a client, so that backlogs show in the slots first.
 CLIENT = ChannelSettings(batch_events=4, buffer_events=8, window=2)
-# Of an application that is up an answer comes at least this often, at the lowest rate of the day.
+# An application that is up answers at least this often, even at the lowest rate of the day.
 GAP_S = R_MAX_MS / 1000
 _DRAIN_S = 60.0
 NODE_SETTINGS = {"calm_s": 600.0 / FASTER, "reverse_s": 30.0 / FASTER}
@@ -60,11 +60,11 @@ class _Stage:
             thread.start()
 
     def put(self, events: list[dict[str, Any]]) -> None:
-        """Events for it."""
+        """Queue events for this deployment."""
         self.waiting.put(events)
 
     def close(self) -> None:
-        """Answer what waits, and end."""
+        """End the threads once all queued events are answered."""
         for _ in self._threads:
             self.waiting.put(None)
         for thread in self._threads:
@@ -96,17 +96,17 @@ class _Stage:
 
 @dataclass
 class LiveOutcome:
-    """What a contender made of the day. Times: perf_counter of each answer at the sink, and when its event was due."""
+    """The result of a contender's day. `at` and `due`: when each answer reached the sink, and when its event was due (perf_counter)."""
 
     seconds: float
     at: npt.NDArray[np.float64]
     due: npt.NDArray[np.float64]
-    slots: list[tuple[float, int]] = field(default_factory=list)  # when, in all
+    slots: list[tuple[float, int]] = field(default_factory=list)  # (perf_counter, slots in all)
     steps: int = 0
     paused_s: float = 0.0
 
     def figures(self) -> dict[str, Any]:
-        """As benchmarks.elasticity reports them; replica hours are those of a day of full length."""
+        """Return the figures that benchmarks.elasticity reports; replica hours are scaled to a day of full length."""
         ms = 1000 * (self.at - self.due)
         gaps = np.diff(np.sort(self.at), prepend=self.due[0])
         down_s = float(np.clip(gaps - GAP_S, 0, None).sum())
@@ -125,8 +125,8 @@ class LiveOutcome:
 def play(
     p: Platform, day_s: float, elasticity: Mapping[str, Any], application: Mapping[str, Any] | None, pause_s: float, seed: int
 ) -> LiveOutcome:
-    """A day under one contender: deployments with that `elasticity`, as an application if there is one. pause_s: the source stops for so
-    long at each step, as pausing and resuming makes it."""
+    """Play a day under one contender: deployments with this `elasticity`, as an application if one is given. pause_s: the source's pause
+    at each step, as with pause and resume."""
     names = [spec.name.replace("_", "-") for spec in chain.ROUTES]
     with p.registry() as registry:
         for name, spec in zip(names, chain.ROUTES, strict=True):
@@ -169,7 +169,7 @@ class _Day:
                 looked = now
                 slots.append((now, self._slots()))
                 if self._pause_s and len(slots) > 1 and slots[-1][1] != slots[-2][1]:
-                    time.sleep(self._pause_s)  # events that are due meanwhile wait
+                    time.sleep(self._pause_s)  # events that come due meanwhile are sent afterwards
                     paused_s += self._pause_s
                     continue
             if due > now:
@@ -199,7 +199,7 @@ class _Day:
         return sum(s.deployment in self._names for s in self._p.node().signals().slots)
 
     def _steps(self, since_s: float, until_s: float) -> int:
-        """That were carried out in this time (of the wall clock), by the node's journals, which former days are in, too."""
+        """Count the steps carried out in this time (wall clock) in the node's journals, which hold former days as well."""
         from elasticity.scaling.journal_rows import rows_of
 
         rows = [row for name in self._names for row in rows_of(self._p.node().decisions(name), False)]

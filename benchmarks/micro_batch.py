@@ -1,8 +1,8 @@
-"""What a micro-batch costs before its rows do: one query without operators and with two chained ones, on either path.
+"""The fixed cost of a micro-batch: one query without operators and with two chained ones, on either path.
 
-Each query reads parquet files of ROWS rows, one a micro-batch, and writes parquet with a checkpoint on the same disk, as the main job does.
-The ways take turns, one query each a round; the first micro-batches of a query, in which Spark compiles its plan, are not counted.
-`batches` ones in which Spark's `mapInArrow` calls the same two functions are the alternative.
+Each query reads parquet files of ROWS rows, one per micro-batch, and writes parquet with a checkpoint on the same disk, as the main job.
+The ways take turns, one query each per round; the first micro-batches of a query, in which Spark compiles its plan, are not counted.
+The alternative to compare with is a query in which Spark's `mapInArrow` calls two functions that do nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _calls(path: str, registry: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def ways(registry: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
-    """By the name in the table."""
+    """Return the ways by their names in the table."""
     return {
         NONE: lambda df: df,
         "two operators": _calls(JVM, registry),
@@ -61,7 +61,7 @@ def ways(registry: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
 
 
 def durations(spark: SparkSession, call: Callable[[DataFrame], DataFrame], source: Path, batches: int) -> list[dict[str, int]]:
-    """Spark's `durationMs` of each micro-batch that counts. InvalidRun if rows are missing in what was written."""
+    """Run a query; return Spark's `durationMs` of each micro-batch that counts. InvalidRun if written rows are missing."""
     with tempfile.TemporaryDirectory(prefix="udo-bench-micro-") as work:
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
         writer = call(stream).writeStream.format("parquet").option("checkpointLocation", f"{work}/checkpoint")
@@ -75,7 +75,7 @@ def durations(spark: SparkSession, call: Callable[[DataFrame], DataFrame], sourc
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The suite."""
+    """Run the suite."""
     scale = QUICK if quick else FULL
     batches = scale["batches"] + SKIPPED
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def write(directory: Path, batches: int, seed: int) -> None:
-    """The files of the stream."""
+    """Write the files of the stream."""
     rng = np.random.default_rng(seed)
     for b in range(batches):
         columns = {"id": np.arange(b * ROWS, (b + 1) * ROWS), "card": rng.integers(0, 1000, ROWS)}
@@ -114,7 +114,7 @@ def _medians(found: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     header = ["ms", *made["ways"]]
     rows = [[step, *(f"{way[step]:.0f}" for way in made["ways"].values())] for step in ("triggerExecution", *STEPS)]
     remark = f"Medians of {made['rounds']} rounds of {made['batches']} micro-batches of {made['rows']:,} rows."

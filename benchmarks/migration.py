@@ -1,9 +1,9 @@
-"""Key groups that move between two slots under load: how long their events wait, and how long the move takes.
+"""Moves of key groups between two slots under load: the pause of their events, and the length of the move.
 
-An open-loop client sends events of all key groups all the while. `direct`: the other slot reads the state when it has been given it;
-`cpal`: it reads it ahead. Both over sizes of the state that moves, and over numbers of events since the source's last checkpoint. The
-paper's CPA has no row of its own: within a node a checkpoint lies where both slots can read it, so that `direct` is CPA there. In the same
-run, the gap of live updates for comparison, and a rebalance of half the groups all at once against in rounds.
+An open-loop client sends events of all key groups all the while. `direct`: the target slot reads the state after the handover; `cpal`: it
+reads it ahead. Both are measured over sizes of the moved state, and over numbers of events since the source's last checkpoint. The paper's
+CPA has no row of its own: within a node both slots can read a checkpoint, so that `direct` is CPA there. Also measured: the gap of live
+updates for comparison, and a rebalance of half the groups, all at once against in rounds.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from udo_protocol.limits import KEY_GROUPS
 STRATEGIES = ("direct", "cpal")
 SIZES_MB, QUICK_SIZES_MB = (1, 10, 100, 1000), (1, 10)
 REPLAYS, QUICK_REPLAYS = (10_000, 100_000, 1_000_000), (10_000,)
-# Where the replays, the updates and the rebalance are measured.
+# The size of state at which the replays, the updates and the rebalance are measured.
 BASE_MB = 10
-# Of each strategy, after one that is dropped.
+# The number of moves of each strategy, after a first one that is dropped.
 COUNT, QUICK_COUNT = 20, 2
 REBALANCES, QUICK_REBALANCES = 5, 1
 ROUND_GROUPS = 8
 SETTLE_S = 0.3
 _MOVE_S, _ANSWERED_S = 120.0, 120.0
-# A row of a strategy's table: (MB that move, events since the checkpoint).
+# A row of a strategy's table: (MB moved, events since the checkpoint).
 Cell = tuple[int, int]
 
 OPTIONS = [
@@ -53,17 +53,17 @@ OPTIONS = [
 
 @dataclass(frozen=True)
 class Seen:
-    """What the client saw of a change: its answers' longest gap, how long the change took, and its events' latencies meanwhile."""
+    """The client's view of a change: the longest gap between answers, the length of the change, and the latencies of events meanwhile."""
 
     pause_ms: float
     completion_ms: float
     p99_ms: float
     worst_ms: float
-    normal_p99_ms: float  # before it
+    normal_p99_ms: float  # before the change
 
 
 class Deployed:
-    """A deployment with two slots and this much state, and its load. Each change falls into an epoch of its own."""
+    """A deployment with two slots and `mb` MB of state, and its load. Each change is made in an epoch of its own."""
 
     def __init__(self, p: Platform, mb: int, rate: int, seed: int) -> None:
         self.name, self._p, self._seed = f"hoard{mb}", p, seed
@@ -76,7 +76,7 @@ class Deployed:
         self.load.fill()
 
     def move(self, groups: Iterable[int], to: int, strategy: str) -> None:
-        """Returns when they are there."""
+        """Move the groups; return when they are in the slot `to`."""
         for _ in self._p.node().move_groups(self.name, groups, to, strategy, _MOVE_S):
             pass
 
@@ -87,14 +87,14 @@ class Deployed:
         self.move(range(KEY_GROUPS), to, strategy)
 
     def rebalance(self, under_way: int) -> None:
-        """Every second group to the second slot; at most so many at a time."""
+        """Move every second group to the second slot, at most `under_way` at a time."""
         node = self._p.node()
         planned = plans.rounds(dict.fromkeys(range(0, KEY_GROUPS, 2), self.second), plans.where(node, self.name, {}), under_way)
         for _ in plans.carry_out(node, self.name, planned, "cpal", _MOVE_S):
             pass
 
     def during(self, change: Callable[[], None], replay: int = 0) -> Seen:
-        """Make the change in the middle of an epoch, behind `replay` events of it that are answered."""
+        """Make the change in the middle of an epoch, once `replay` of its events are answered."""
         load, begun, stop = self.load, threading.Event(), threading.Event()
         failed: list[Exception] = []
         first = len(load.at)
@@ -148,7 +148,7 @@ class Deployed:
         return found
 
     def remove(self) -> None:
-        """Make room for the next one."""
+        """Remove the deployment, to make room for the next one."""
         with self._p.registry() as registry:
             registry.undeploy(self.name, drop_state=True)
 
@@ -163,7 +163,7 @@ class Deployed:
 def run(
     *, quick: bool, driver: str, seed: int, most_mb: int | None = None, count: int | None = None, rate: int = update.RATE
 ) -> dict[str, Any]:
-    """The whole suite; the seed decides which events come."""
+    """Run the whole suite; the seed determines the events."""
     count = count or (QUICK_COUNT if quick else COUNT)
     sizes = [mb for mb in (QUICK_SIZES_MB if quick else SIZES_MB) if mb <= (most_mb or mb)]
     moves: dict[str, dict[Cell, list[Seen]]] = {strategy: defaultdict(list) for strategy in STRATEGIES}
@@ -207,7 +207,7 @@ def run(
 
 
 def _updates(p: Platform, deployed: Deployed, count: int) -> list[Seen]:
-    """Live updates of the same deployment, whose gap is what a move's is compared with; the first one is dropped."""
+    """Measure live updates of the same deployment, for comparison with moves; the first one is dropped."""
     found: list[Seen] = []
     for i in range(count + 1):
         served = {q.pid for q in p.processes()["instance"]}
@@ -218,7 +218,7 @@ def _updates(p: Platform, deployed: Deployed, count: int) -> list[Seen]:
 
 
 def _pids(p: Platform) -> set[int]:
-    """Of all instances, warm ones, too."""
+    """The pids of all instances, including warm ones."""
     return {q.pid for part in ("instance", "warm") for q in p.processes().get(part, [])}
 
 
@@ -232,7 +232,7 @@ def _rebalances(deployed: Deployed, count: int) -> dict[str, list[Seen]]:
 
 
 def _told(cells: dict[Cell, list[Seen]], base_mb: int) -> dict[str, Any]:
-    """Of one strategy."""
+    """The figures of one strategy."""
     by_cell = {cell: {"pause_ms": _quantiles(s.pause_ms for s in of), **_completion(of)} for cell, of in cells.items()}
     return {
         **by_cell[base_mb, 0],
@@ -250,7 +250,7 @@ def _completion(of: list[Seen]) -> dict[str, Any]:
 
 
 def _rebalance(seen: list[Seen]) -> dict[str, Any]:
-    """Medians of the repetitions."""
+    """The medians of the repetitions."""
     return {
         "p99_ms": round(float(np.median([s.p99_ms for s in seen])), 2),
         "worst_ms": round(float(np.median([s.worst_ms for s in seen])), 2),
@@ -260,7 +260,7 @@ def _rebalance(seen: list[Seen]) -> dict[str, Any]:
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """Curves and the rebalance, for people."""
+    """The tables of the curves and of the rebalance."""
     head = ("", *(f"{strategy}: {what}" for strategy in STRATEGIES for what in ("pause p50", "p99", "whole move p50")))
     found = []
     for title, key, unit in (

@@ -1,6 +1,6 @@
-"""A simulated cluster that adapts to its load by moving key groups: which moves find a checkpoint where they go.
+"""A simulated cluster that adapts to its load by moving key groups: the moves that find a checkpoint at their target.
 
-Every policy sees the same loads and the same rule of adaptation; only where checkpoints lie differs.
+Every policy sees the same loads and the same rule of adaptation; only the placement of checkpoints differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticity.allocation.values import checkpoint_values, node_loads
 
 @dataclass(frozen=True)
 class Setup:
-    """Loads: key groups × steps, as shares of a node. The first `statistics` steps only collect statistics."""
+    """A cluster and its loads: key groups × steps, as shares of a node. The first `statistics` steps only collect statistics."""
 
     loads: Floats
     owner: Ints
@@ -31,23 +31,23 @@ class Setup:
     window: int  # samples a load history holds
     planner: Planner
     state_bytes: Floats  # key groups × steps
-    replay_events: Floats  # key groups × steps: what came since the last checkpoint
-    checkpoint_steps: int  # between two checkpoints of a group: lazy_move waits for the next one
-    reallocate_steps: int = 0  # between two re-allocations; 0: none
+    replay_events: Floats  # key groups × steps: events since the last checkpoint
+    checkpoint_steps: int  # steps between two checkpoints of a group: lazy_move waits for the next one
+    reallocate_steps: int = 0  # steps between two re-allocations; 0: none
     tolerance: float = 0.05  # φ′
     costs: Costs = field(default_factory=Costs)
 
 
 @dataclass
 class Outcome:
-    """What a run counted; sums over several runs by `+`."""
+    """The counts of a run; `+` sums several runs."""
 
     moves: int = 0
     assisted: int = 0
     usable: int = 0
-    considered: int = 0  # checkpoints of groups on overloaded nodes, each step anew
-    overloaded: int = 0  # nodes above the limit, each step anew
-    could_move: int = 0  # of these, those whose group some node could take: no placement makes more of them usable
+    considered: int = 0  # checkpoints of groups on overloaded nodes, summed over steps
+    overloaded: int = 0  # nodes above the limit, summed over steps
+    could_move: int = 0  # of those considered, the ones whose group some node could take: an upper bound of `usable` for any placement
     latency_ms: float = 0.0  # over all moves, assisted ones by CPA
     latency_cpal_ms: float = 0.0  # the same, assisted ones by CPAL
     waited_steps: int = 0  # lazy_move: steps from the decision to the move
@@ -62,22 +62,22 @@ Allocation = Callable[[LoadHistory, Ints, int, np.random.Generator], Ints]
 
 
 def optimised(history: LoadHistory, owner: Ints, nodes: int, rng: np.random.Generator) -> Ints:
-    """By correlation alone, as in the paper: no limit on fairness."""
+    """Place by correlation alone, as in the paper, without a limit on fairness."""
     return allocate(checkpoint_values(history.samples(), owner, nodes), history.mean())
 
 
 def even(history: LoadHistory, owner: Ints, nodes: int, rng: np.random.Generator) -> Ints:
-    """Even distribution."""
+    """Place by even distribution."""
     return allocate_even(owner, nodes, rng)
 
 
 def random(history: LoadHistory, owner: Ints, nodes: int, rng: np.random.Generator) -> Ints:
-    """The baseline."""
+    """Place at random, as the baseline."""
     return allocate_random(owner, nodes, rng)
 
 
 def run(s: Setup, allocation: Allocation, seed: int, *, lazy: bool = False) -> Outcome:
-    """One run. `lazy`: a full checkpoint, so a move waits until the next one has been written where the group goes."""
+    """Run the simulation. `lazy`: a move waits until the next full checkpoint has been written to its target."""
     history, owner = LoadHistory(len(s.loads), s.window), s.owner
     for step in range(s.statistics):
         history.add(s.loads[:, step])
@@ -106,7 +106,7 @@ def run(s: Setup, allocation: Allocation, seed: int, *, lazy: bool = False) -> O
 def _lazily(
     moves: tuple[Move, ...], placement: Ints, waiting: dict[int, tuple[int, Move]], step: int, every: int, found: Outcome
 ) -> tuple[tuple[Move, ...], Ints]:
-    """Assisted moves at once; the others when the next checkpoint lies at their target, if they are still wanted then."""
+    """Make assisted moves at once; the others when the next checkpoint is at their target, if they are still planned then."""
     placement = placement.copy()
     now = [m for m in moves if m.assisted]
     for m in moves:
@@ -137,6 +137,6 @@ def _count(s: Setup, moves: tuple[Move, ...], step: int, found: Outcome) -> None
 
 
 def could_move(loads: Floats, owner: Ints, limit: float, nodes: int) -> int:
-    """Groups on overloaded nodes that the least loaded node could take."""
+    """Count the groups on overloaded nodes that the least loaded node could take."""
     load = node_loads(loads, owner, nodes)
     return int(((load[owner] > limit) & (load.min() + loads <= limit)).sum())

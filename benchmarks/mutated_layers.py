@@ -1,6 +1,6 @@
-"""Seeded layers: honest ones, and ones broken in some of a dozen ways, most of them with checksums made right again.
+"""Seeded layers: honest ones, and ones broken in some of a dozen ways, mostly with corrected checksums.
 
-The same seed gives the same bytes. What comes of them is judged elsewhere (fuzz_worker).
+The same seed gives the same bytes. fuzz_worker judges the results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = b"0123456789\0xgLKSDNVXMA"
 
 
 def layer(seed: int, canary: str) -> tuple[bytes, bool]:
-    """(gzip, whether it is honest). `canary`: a file outside that hostile members aim at."""
+    """Make a layer: (gzip, whether it is honest). `canary`: a file outside that hostile members aim at."""
     random = Random(seed)
     blocks = _honest(random)
     if random.random() < HONEST_SHARE:
@@ -45,7 +45,7 @@ def layer(seed: int, canary: str) -> tuple[bytes, bool]:
 
 
 def _honest(random: Random) -> list[bytes]:
-    """Members as packers write them: folders before what is in them, sometimes none."""
+    """Make members as packers write them: folders before their contents, sometimes without the outer folders."""
     blocks = [header(p, kind=b"5", mode=0o755) for p in ("opt", "opt/udo", CODE)] if random.random() < 0.7 else []
     seen, folders, files = set[str](), [CODE], list[str]()
     for _ in range(random.randint(1, 8)):
@@ -71,7 +71,7 @@ def _honest(random: Random) -> list[bytes]:
 
 
 def _spoil(random: Random, data: bytearray) -> None:
-    """Of the compressed bytes: one changed, the end cut off, or a part there twice."""
+    """Damage the compressed bytes: flip a bit, cut the end off, or insert a part a second time."""
     at = random.randrange(len(data))
     match random.randrange(3):
         case 0:

@@ -1,9 +1,8 @@
-"""From the loss of one of three nodes to the next answer of a keyed query whose slots have replicas; what was lost or doubled.
+"""The time from the loss of one of three nodes to the next answer of a keyed query whose slots have replicas, and lost or doubled events.
 
-A node is killed with its disk in the middle of an epoch, or stands still, as one that is cut off, between two epochs: a task that begins
-then finds the node silent. (One that is under way then fails only when its wait for an answer is over, 75 s, as Spark's own time-outs
-would be.) Each time the epoch is tried again, as Spark does it, until it is complete; then the node comes back, empty or not, and
-becomes a replica.
+A node is killed with its disk in the middle of an epoch, or stopped between two epochs as if cut off: a task that begins then finds the
+node silent. (A task already under way would fail only when its wait for an answer ends, after 75 s, like Spark's own time-outs.) Each
+time the epoch is retried, as by Spark, until it is complete; then the node comes back, empty or not, and becomes a replica.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Loss:
             wait_until(partial(self._cluster.offers, node, "count"), _STUCK_S, f"node {node} to know where the slots are")
 
     def epoch(self, asks: str, lose: Any = None) -> float:
-        """A whole epoch by tasks that ask this node; `lose` comes behind its first events. Seconds from there to its answers."""
+        """Run an epoch by tasks that ask node `asks`; call `lose` after its first events. Return the seconds from then to its answers."""
         batches, expected = self._query.drawn()
         job, since = self._query.job, time.perf_counter()
         job.node, job.wait_s = self._cluster.address(asks), 60
@@ -86,13 +85,13 @@ class Loss:
         return took_s
 
     def killed(self, node: str, asks: str) -> float:
-        """The node and its disk are lost; another one comes in its place."""
+        """Kill the node with its disk in the middle of an epoch, then start an empty one in its place."""
         took_s = self.epoch(asks, lambda: self._cluster.lose(node, disk=True))
         self._cluster.start(node)
         return took_s
 
     def cut_off(self, node: str, asks: str) -> float:
-        """All of the node stands still, and goes on later."""
+        """Stop all processes of the node during an epoch, then resume them."""
         daemon = self._cluster.daemons[node]
         assert daemon.process is not None
         there = [daemon.process.pid, *(p.pid for p in daemon.processes())]
@@ -108,7 +107,7 @@ class Loss:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the node of another slot is lost each time."""
+    """Run the whole suite; each time the node of another slot is lost."""
     times = 1 if quick else 10
     found: dict[str, list[float]] = {KILLED: [], CUT_OFF: []}
     normal: list[float] = []
@@ -121,7 +120,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
                 for kind, lose in ((KILLED, loss.killed), (CUT_OFF, loss.cut_off)):
                     loss.settled()
                     normal += [loss.epoch(node) for node in NODES]
-                    node = cluster.client.deployment("count")["placement"]["nodes"][turn % SLOTS]  # of one that has a slot
+                    node = cluster.client.deployment("count")["placement"]["nodes"][turn % SLOTS]  # one that has a slot
                     asks = next(other for other in NODES if other != node)
                     found[kind].append(lose(node, asks))
                     say(f"{turn + 1} of {times}: node {node} {_TEXTS[kind]}, {found[kind][-1]:.2f} s to the epoch's answers")
@@ -141,7 +140,7 @@ def _ms(seconds: float) -> float:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     rows = [[_TEXTS[kind], f"{record[kind]['p50'] / 1000:.2f}", f"{record[kind]['max'] / 1000:.2f}"] for kind in (KILLED, CUT_OFF)]
     remark = (
         f"Three nodes on one machine, {SLOTS} slots with a replica each; {record['runs']} losses in {record['epochs']} epochs, events "

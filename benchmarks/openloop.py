@@ -1,4 +1,4 @@
-"""An open-loop load on an engine-free client: events go out at their intended times whatever comes back.
+"""An open-loop load on an engine-free client: events are sent at their intended times whatever comes back.
 
 Event i is due at t0 + i / rate; its latency counts from then, so that a stalled sender or operator cannot hide its delay.
 """
@@ -27,13 +27,13 @@ Make = Callable[[int], dict[str, Any]]
 
 
 class Client(Protocol):
-    """What a load needs of a client."""
+    """The part of a client that a load uses."""
 
     def send(self, event: dict[str, Any]) -> None:
         """Hand over one event."""
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all is answered."""
+        """Wait until all events are answered."""
 
 
 @dataclass
@@ -44,22 +44,22 @@ class Arrivals:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Note it; nothing is computed while events are under way."""
+        """Note a batch; nothing is computed while events are under way."""
         self.times.append(time.perf_counter())
         self.batches.append(batch)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of all answers, in order of arrival."""
+        """Return a column of all answers, in order of arrival."""
         return np.concatenate([b.column(name).to_numpy() for b in self.batches]) if self.batches else np.empty(0, np.int64)
 
     def at(self) -> npt.NDArray[np.float64]:
-        """Time of arrival of every answer."""
+        """Return the time of arrival of every answer."""
         return np.repeat(np.array(self.times), [b.num_rows for b in self.batches])
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What was sent: events 0 .. events-1 at `rate` a second from `started` (perf_counter), the last handed over at `ended`."""
+    """The events sent: 0 .. events-1 at `rate` a second from `started` (perf_counter); the last one was handed over at `ended`."""
 
     events: int
     rate: float
@@ -67,7 +67,7 @@ class Sent:
     ended: float
 
     def due(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Intended send times."""
+        """Return the intended send times of these events."""
         return self.started + ids / self.rate
 
 
@@ -92,7 +92,7 @@ def send(client: Client, rate: float, events: int, make: Make, stop: threading.E
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Sleeps of this thread end when they should, Linux else adds up to 50 µs; no collection of what is kept is measured as latency."""
+    """Keep latencies free of delays of the sender: timer slack, by which Linux prolongs sleeps up to 50 µs, and garbage collection."""
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0) != 0:
         raise InvalidRun("the timer slack of the sending thread cannot be set (prctl): latencies would carry the timer's own delay")
     gc.collect()

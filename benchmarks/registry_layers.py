@@ -115,7 +115,7 @@ def _made(directory: Path) -> Path:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     rows = [["copy and hash", f"{record['copy_s']:.2f}", "1.00"]]
     rows += [[way, f"{record[f'{way}_s']:.2f}", f"{record[f'{way}_vs_copy']:.2f}"] for way in ("push", "pull")]
     rows += [["`udo push` of changed code", f"{record['code_push_s']:.2f}", ""]]

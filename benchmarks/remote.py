@@ -74,7 +74,7 @@ class Way:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the seed changes nothing here, events are numbered."""
+    """Run the whole suite. The seed changes nothing: events are numbered."""
     rounds, frames, trips = (5, 100, 1000) if quick else (9, 400, 4000)
     rates: dict[str, list[float]] = {name: [] for name in WAYS}
     trip_s: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -106,7 +106,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     rows = []
     for name, text in WAYS.items():
         trip, rates = record["round_trip"][name], record["events_per_s"][name]

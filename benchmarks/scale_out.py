@@ -71,7 +71,7 @@ class Watched:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; the seed decides which patterns come."""
+    """Run the whole suite; the seed determines the patterns."""
     spans, patterns = (QUICK_SPANS, QUICK_PATTERNS) if quick else (SPANS, PATTERNS)
     found: dict[str, list[dict[str, float]]] = {strategy: [] for strategy in STRATEGIES}
     with platform(driver) as p:

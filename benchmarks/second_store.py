@@ -78,7 +78,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     header = ["keys", "no store, ms", "delta, ms", "all, ms", "a file: delta", "all"]
     rows = [
         [f"{s['keys']:,}", *(f"{s[n]:.0f}" for n in ("without_ms", "delta_ms", "full_ms"))]

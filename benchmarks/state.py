@@ -231,7 +231,7 @@ def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scal
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     million = record["keys_1000000"]
 
     def cells(part: dict[str, Any], name: str) -> list[str]:

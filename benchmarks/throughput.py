@@ -232,7 +232,7 @@ def figures(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; its top-level figures are those of the filter, those of `forward` stand beside them."""
+    """Run the whole suite. The record's top-level figures are those of the filter; those of `forward` are under its name."""
     rows = {c.name: c.quick_rows if quick else c.full_rows for c in CONTENDERS}
     rounds = 3 if quick else 7
     with calls(driver) as (spark, ways):
@@ -269,7 +269,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     forward = record["forward"]
     native_rates = {"filter": record["events_per_s"]["native"], "forward": forward["events_per_s"]["native"]}
 

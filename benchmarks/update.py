@@ -193,7 +193,7 @@ def keyed_load(p: Platform, count: int, state_mb: int, seed: int, rate: int) -> 
 
 
 def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | None = None, rate: int = RATE) -> dict[str, Any]:
-    """The whole suite; without state the seed changes nothing, events are numbered."""
+    """Run the whole suite. Without state the seed changes nothing: events are numbered."""
     count = count or (12 if quick else 200)
     if state_mb:
         return _with_state(driver, count, state_mb, seed, rate)
@@ -249,7 +249,7 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     names = {
         "preparation_ms": "request to ready (standby loaded)",
         "import_ms": "of this, the import of the operator's code",

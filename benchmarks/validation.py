@@ -153,7 +153,7 @@ class Calls:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The whole suite; ratios are medians of the rounds' own ratios."""
+    """Run the whole suite; ratios are medians of the rounds' own ratios."""
     rounds, times = (7, 6) if quick else (41, 12)
     rates: dict[str, dict[str, list[tuple[float, float]]]] = {c.name: {w: [] for w in WAYS} for c in CASES}
     with platform(driver) as p:
@@ -193,7 +193,7 @@ def _figures(rates: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
 
 
 def sections(record: dict[str, Any]) -> list[Section]:
-    """For people."""
+    """The tables of a record."""
     rows = [
         [c.what, count(f["events_per_s"]), count(f["events_per_s_without"]), f"{f['ratio']:.3f}", f"{f['cpu_ratio']:.3f}"]
         for c in CASES

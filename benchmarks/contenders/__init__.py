@@ -1,1 +1,1 @@
-"""The ways to call one function from Spark that `throughput` compares; each file is one of them, server and worker side."""
+"""The ways to call a function from Spark that the benchmarks compare; each file has one, with its server and its worker side."""

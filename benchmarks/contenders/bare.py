@@ -1,7 +1,7 @@
-"""The floor of `latency`: the same events through two bare Redis lists and an echoing process, by the own RESP codec or by redis-py.
+"""The floor of `latency`: the same events through two bare Redis lists and an echoing process, by this project's RESP codec or redis-py.
 
-As the engine-free client it sends what gathered while the last batch was under way. There is no log, numbering, fence, lease,
-window, error or schema handling: what is left is the interpreters, Arrow, the server and the waking of processes.
+Like the engine-free client, it sends the events that gathered while the last batch was under way. There is no log, numbering, fence,
+lease, window, error or schema handling: the remaining costs are the interpreters, Arrow, the server and the waking of processes.
 
 `python -m benchmarks.contenders.bare SOCKET CODEC` echoes until it is terminated.
 """
@@ -26,25 +26,25 @@ from udo_protocol.queue.connection import Connection
 
 SCHEMA = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.float64()), ("at", pa.int64())])
 _IDLE_S = 3600.0
-# The reply to RPUSH comes at once, the one to BLPOP with the answer.
+# The size up to which a reply is only that to RPUSH, which comes at once; the reply to BLPOP comes with the answer.
 _PUSHED_BYTES = 8
 
 
 class Lists(Protocol):
-    """Both lists over one connection."""
+    """Access to both lists over one connection."""
 
     def exchange(self, push: str, data: Any, pop: str) -> Any:
-        """Push to one list, wait for the next of the other."""
+        """Push to one list, then wait for the next element of the other."""
 
     def pop(self, key: str) -> Any:
-        """Wait for the next."""
+        """Wait for the next element of a list."""
 
     def close(self) -> None:
         """End the connection."""
 
 
 class OwnCodec:
-    """As on the event path: nothing is joined, and the thread wakes once."""
+    """The codec as used on the event path: no bytes are joined, and the thread wakes once."""
 
     def __init__(self, socket: str) -> None:
         self._conn = Connection(socket)
@@ -65,7 +65,7 @@ class OwnCodec:
 
 
 class RedisPy:
-    """redis-py's connection, parsed by hiredis: its fastest way."""
+    """redis-py's connection, parsed by hiredis: the fastest way to use redis-py."""
 
     def __init__(self, socket: str) -> None:
         self._conn = UnixDomainSocketConnection(path=socket, socket_timeout=_IDLE_S)
@@ -90,7 +90,7 @@ CODECS: dict[str, Callable[[str], Lists]] = {"own": OwnCodec, "redis-py": RedisP
 
 
 class BareClient:
-    """`send` from one thread; the listener is called in the thread of this client."""
+    """A client: `send` is called from one thread; the client's own thread calls the listener."""
 
     def __init__(self, lists: Lists, listener: Callable[[pa.RecordBatch], None]) -> None:
         self._lists, self._listener = lists, listener
@@ -112,7 +112,7 @@ class BareClient:
                 self._filled.notify()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all is answered."""
+        """Wait until all events are answered."""
         if not self._idle.wait(timeout_s):
             raise TimeoutError(f"the echo did not answer within {timeout_s:g} s")
 
@@ -141,7 +141,7 @@ class BareClient:
 
 @contextmanager
 def bare_client(directory: Path, codec: str, listener: Callable[[pa.RecordBatch], None]) -> Iterator[BareClient]:
-    """A client of an echo over a server of its own."""
+    """Run a Redis server and an echo, and yield a client of them."""
     socket = directory / "bare.sock"
     redis = [find_server(None)[0].path, "--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
     with server(redis, socket), server([sys.executable, "-m", "benchmarks.contenders.bare", str(socket), codec], socket):

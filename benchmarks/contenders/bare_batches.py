@@ -1,8 +1,8 @@
-"""The floor of `throughput`: a batch through two bare Redis lists and back, by the own RESP codec or by redis-py with hiredis.
+"""The floor of `throughput`: a batch through two bare Redis lists and back, by this project's RESP codec or by redis-py with hiredis.
 
-As with HTTP a request waits for its answer; there is no log, numbering, fence, lease or window.
+As with HTTP, a request waits for its answer; there is no log, numbering, fence, lease or window.
 `python -m benchmarks.contenders.bare_batches SOCKET READY` answers for both codecs, each function and both partitions until it is
-terminated; the file READY says that it does.
+terminated; it creates the file READY when it is ready.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTITIONS = 2
 
 
 def through_lists(df: DataFrame, operator: str, socket: str, codec: str) -> DataFrame:
-    """mapInArrow whose worker pushes each batch to the partition's list."""
+    """Call the function by a mapInArrow whose worker pushes each batch to the partition's list."""
     schema = df.schema
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ def through_lists(df: DataFrame, operator: str, socket: str, codec: str) -> Data
 
 @contextmanager
 def lists_server(directory: Path) -> Iterator[str]:
-    """A server of its own and who answers; gives the server's socket."""
+    """Run a Redis server and the answering process; yield the server's socket."""
     socket, ready = directory / "lists.sock", directory / "lists.ready"
     redis = [find_server(None)[0].path, "--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
     with server(redis, socket), server([sys.executable, "-m", "benchmarks.contenders.bare_batches", str(socket), str(ready)], ready):

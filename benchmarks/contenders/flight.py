@@ -29,7 +29,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def through_flight(df: DataFrame, operator: str, socket: str) -> DataFrame:
-    """mapInArrow whose worker keeps WINDOW batches under way on a stream."""
+    """Call the function by a mapInArrow whose worker keeps WINDOW batches under way on a stream."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)

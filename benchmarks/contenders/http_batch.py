@@ -55,7 +55,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def through_http(df: DataFrame, operator: str, path: str) -> DataFrame:
-    """mapInArrow whose worker posts each batch."""
+    """Call the function by a mapInArrow whose worker posts each batch."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         connection = UnixConnection(path)

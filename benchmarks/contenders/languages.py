@@ -1,4 +1,4 @@
-"""The operations of the languages benchmark as Python does them inside Spark: no log, no replay, and no state beyond the job."""
+"""The operations of the languages benchmark in Python inside Spark: without log, replay, or state beyond the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTED = pa.schema([*_KEYED, ("n", pa.int64())])
 
 
 def inside(df: DataFrame, operation: str) -> DataFrame:
-    """The operation in Spark's own Python worker."""
+    """Run the operation in Spark's own Python worker."""
     if operation in ("forward", "filter"):
         return native.map_in_arrow(df, operation)
     if operation in _EACH:

@@ -1,4 +1,4 @@
-"""Inside Spark: mapInArrow calls the function in Spark's own Python worker, and the row-wise @udf."""
+"""The function inside Spark's own Python worker: called by mapInArrow, and as a row-wise @udf."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.operators.keep.keep import THRESHOLD
 
 
 def map_in_arrow(df: DataFrame, operator: str) -> DataFrame:
-    """One record batch at a time, in the worker's own process."""
+    """Call the function on one record batch at a time, in the worker's own process."""
     function = FUNCTIONS[operator]
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -23,7 +23,7 @@ def map_in_arrow(df: DataFrame, operator: str) -> DataFrame:
 
 
 def first_columns(df: DataFrame, names: Sequence[str]) -> DataFrame:
-    """`forward` of some columns among many: mapInArrow is given all of them, whatever its function reads."""
+    """Forward some columns among many: mapInArrow gets all of them, whatever its function reads."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.select(list(names)) for batch in batches)
@@ -32,7 +32,7 @@ def first_columns(df: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def udf_rows(df: DataFrame, operator: str) -> DataFrame:
-    """One row at a time, pickled: @udf(useArrow=False)."""
+    """Call the function on one row at a time, pickled: @udf(useArrow=False)."""
     if operator == "filter":
         return df.where(udf(lambda amount: amount > THRESHOLD, "boolean", useArrow=False)(df.amount))
     forward = udf(lambda row: row, df.schema, useArrow=False)

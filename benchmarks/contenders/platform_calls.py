@@ -1,4 +1,4 @@
-"""UDO as its users call it, and the paper's ablation of it: the same lane with one event per frame."""
+"""Calls of UDO as users make them, and the paper's ablation: the same lane with one event per frame."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from udo_interface.deployed import fetch
 from udo_interface.task import ROWS_PER_FRAME, Task
 from udo_protocol.formats.schema import to_ipc
 
-# The operator's deployment behind each function's name.
+# The deployment for each function's name.
 DEPLOYMENTS = {"filter": "keep", "forward": "forward"}
 
 
 def through_udo(df: DataFrame, operator: str, registry: str) -> DataFrame:
-    """`udo(name)(df)` by way of Spark's Python workers."""
+    """Call `udo(name)(df)` by way of Spark's Python workers."""
     return udo(DEPLOYMENTS[operator], registry=registry, path="python")(df)
 
 
 def through_jvm(df: DataFrame, operator: str, registry: str) -> DataFrame:
-    """The same call on the JVM path: no Python worker on Spark's side."""
+    """Make the same call on the JVM path, without Python workers on Spark's side."""
     return udo(DEPLOYMENTS[operator], registry=registry, path="jvm")(df)
 
 
 def unbatched(df: DataFrame, operator: str, registry: str, node: str) -> DataFrame:
-    """One frame per event; Spark's side stays batched on both ends, so that only the queue's batching is taken away."""
+    """Send one frame per event; Spark's side stays batched on both ends, so that only the queue's batching is missing."""
     deployed = fetch(DEPLOYMENTS[operator], registry)
     sent, back = to_ipc(deployed.input), to_ipc(deployed.output)
     task = Task(

@@ -1,4 +1,4 @@
-"""A running count per key as a streaming query counts it: through UDO, and with Spark's two stateful operators in Python."""
+"""A running count per key in a streaming query: through UDO, and with Spark's two stateful operators in Python."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Call = Callable[[DataFrame], DataFrame]
 
 
 class Counter(StatefulProcessor):
-    """For transformWithState, one Row at a time."""
+    """The processor for transformWithState, one Row at a time."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """One value per key."""
+        """Get the state: one value per key."""
         self._count = handle.getValueState("count", _COUNT)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
@@ -39,7 +39,7 @@ class Counter(StatefulProcessor):
         self._count.update((n,))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def _in_pandas(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -51,20 +51,20 @@ def _in_pandas(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupStat
 
 
 def transform_with_state(df: DataFrame) -> DataFrame:
-    """Spark's newer operator; its state store is RocksDB."""
+    """Count with Spark's newer operator; its state store is RocksDB."""
     return df.groupBy("card").transformWithState(Counter(), COUNTED, "Append", "None")
 
 
 def apply_in_pandas_with_state(df: DataFrame) -> DataFrame:
-    """Spark's older operator: pandas frames per key."""
+    """Count with Spark's older operator, on pandas frames per key."""
     return df.groupBy("card").applyInPandasWithState(_in_pandas, COUNTED, _COUNT, "Append", GroupStateTimeout.NoTimeout)
 
 
 def keyed(df: DataFrame, registry: str, name: str = "count", path: Literal["python", "jvm"] = "python") -> DataFrame:
-    """`udo("count", key="card")(df)` on that path, nothing else."""
+    """Call `udo("count", key="card")(df)` on this path, nothing else."""
     return udo(name, key="card", registry=registry, path=path)(df)
 
 
 def stateless(df: DataFrame, registry: str) -> DataFrame:
-    """The stateless operator behind the same repartition."""
+    """Call the stateless operator after the same repartition."""
     return udo("each", registry=registry, path="python")(repartitioned(df, ["card"], fetch("each", registry).input))

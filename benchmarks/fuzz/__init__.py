@@ -1,1 +1,1 @@
-"""Bytes made from a seed that an attacker could send, and what is right to do with them."""
+"""Bytes that an attacker could send, made from a seed, and the judgement of how they are handled."""

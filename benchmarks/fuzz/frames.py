@@ -1,7 +1,7 @@
-"""Mutated frames: structure-aware changes of real ones, each either refused with a ProtocolError or a batch of its own bytes.
+"""Mutated frames: structure-aware changes of real ones. Each must be refused with a ProtocolError or give a batch of its own bytes.
 
-`python -m benchmarks.fuzz.frames SEED FIRST COUNT NOTE` runs them in this process and writes into the file NOTE which one is
-under way, so that a parent that sees this process die knows which one it was. Any one is found again by its seed and number.
+`python -m benchmarks.fuzz.frames SEED FIRST COUNT NOTE` runs them in this process and writes the number of the current one into the
+file NOTE, so that a parent that sees this process die knows it. Each mutation is reproduced by its seed and number.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
 from udo_protocol.queue.frame import DATA, Header, decode, encode
 
 ROWS = 40
-# What lies around a frame in memory. Eight such bytes in a row in an answer were not in its frame.
+# The bytes around a frame in memory. Eight of them in a row in an answer show that it was read from outside its frame.
 POISON = b"\xd5" * 4096
-# What one decoding may take: anything beyond it is a bomb that went off.
+# The limits of one decoding: a mutation that takes more is a bomb.
 MEMORY_BYTES = 4 << 30
 SLOW_S = 5.0
 NUMBERS = (0, 1, 2, 7, 8, -1, -8, 64, 100_000_000, 2**31 - 1, -(2**31), 2**32 - 1, 1 << 40, 2**62, 2**63 - 1, -(2**63))
@@ -39,12 +39,12 @@ NOTE = struct.Struct("<q")
 
 
 class Wrong(Exception):
-    """A mutation that was neither refused nor answered rightly."""
+    """A mutation was neither refused nor decoded rightly."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A frame as it should be, and the schema message that goes with it."""
+    """A valid frame, and the schema message that goes with it."""
 
     name: str
     schema: bytes
@@ -53,7 +53,7 @@ class Sample:
 
 @cache
 def samples() -> tuple[Sample, ...]:
-    """One frame for each way in which Arrow lays out columns, also for those that frames do not carry."""
+    """Make a frame for each of Arrow's column layouts, including those that frames do not carry."""
     n = range(ROWS)
     strings = [f"merchant {i}" if i % 5 else None for i in n]
     views = [f"a text beyond twelve bytes {i}" for i in n]
@@ -97,7 +97,7 @@ def _sample(name: str, batch: pa.RecordBatch, codec: str | None = None) -> Sampl
 
 
 def framed(header: Any, message: bytes) -> bytes:
-    """A frame around any bytes, as one who lies would make it."""
+    """Make a frame around any bytes, valid or not."""
     head = header.SerializeToString()
     start = struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head
     return start + b"\0" * (-len(head) % 8) + message
@@ -108,24 +108,24 @@ def framed(header: Any, message: bytes) -> bytes:
 
 @dataclass
 class Parts:
-    """Where things lie in a frame; all that mutations need to hit what matters."""
+    """The positions in a frame that mutations aim at."""
 
     data: bytearray
     rng: random.Random
 
     @property
     def body(self) -> int:
-        """The Arrow message's first byte."""
+        """The offset of the Arrow message's first byte."""
         (size,) = struct.unpack_from("<I", self.data, 8)
         return 16 + int(size) + -int(size) % 8
 
     @property
     def flatbuffer(self) -> tuple[int, int]:
-        """First byte and length of the message's metadata."""
+        """The offset and length of the message's metadata."""
         return self.body + 8, struct.unpack_from("<i", self.data, self.body + 4)[0]
 
     def members(self) -> tuple[bytes, list[int], list[int]]:
-        """The metadata, and where in it members of the message and of the record batch lie."""
+        """The metadata, and the offsets in it of the members of the message and of the record batch."""
         at, size = self.flatbuffer
         data = bytes(self.data[at : at + size]) + bytes(12)
         message = body.members(data, struct.unpack_from("<I", data)[0])
@@ -133,17 +133,17 @@ class Parts:
         return data, list(message), list(body.members(data, header + struct.unpack_from("<I", data, header)[0]))
 
     def pairs(self, number: int) -> tuple[int, int]:
-        """Offset in the frame of a vector of pairs, and how many 64-bit numbers it has."""
+        """The offset in the frame of a vector of pairs, and its number of 64-bit numbers."""
         data, _, batch = self.members()
         start = batch[number] + struct.unpack_from("<I", data, batch[number])[0]
         return self.flatbuffer[0] + start + 4, 2 * int(struct.unpack_from("<I", data, start)[0])
 
     def number(self) -> int:
-        """One that is known to hurt, or a small one."""
+        """Draw a number that is known to cause trouble, or a small one."""
         return self.rng.choice(NUMBERS) if self.rng.random() < 0.8 else self.rng.randrange(-300, 300)
 
     def put(self, at: int, form: str) -> None:
-        """Another number there."""
+        """Write a drawn number at this offset."""
         bits = 8 * struct.calcsize(form)
         struct.pack_into(form, self.data, at, self.number() & ((1 << bits) - 1))
 
@@ -160,7 +160,7 @@ def _vector(number: int) -> Callable[[Parts], None]:
 def _rows(p: Parts) -> None:
     at = p.flatbuffer[0] + p.members()[2][0]
     p.put(at, "<Q")
-    if p.rng.random() < 0.7:  # and its frame says the same, as far as a lie can
+    if p.rng.random() < 0.7:  # the frame's header says the same, as far as it can
         (count,) = struct.unpack_from("<q", p.data, at)
         _reheader(p, lambda h: setattr(h, "rows", count & 0xFFFFFFFF))
 
@@ -183,7 +183,7 @@ def _metadata(p: Parts) -> None:
 
 
 def _values(p: Parts) -> None:
-    """Offsets, validity, type ids, run ends, view headers, text: whatever lies there."""
+    """Change a number in the buffers: offsets, validity, type ids, run ends, view headers, or text."""
     at, size = p.flatbuffer
     start = at + size
     where = start + p.rng.randrange(max(len(p.data) - start, 1))
@@ -195,7 +195,7 @@ def _values(p: Parts) -> None:
 
 
 def _offsets(p: Parts) -> None:
-    """Into a buffer that a record batch names."""
+    """Change a 32-bit number in a buffer that the record batch names."""
     at, count = p.pairs(BUFFERS)
     n = p.rng.randrange(max(count // 2, 1))
     offset, length = struct.unpack_from("<qq", p.data, at + 16 * n)
@@ -217,7 +217,7 @@ def _cut(p: Parts) -> None:
 
 
 def _cut_rightly(p: Parts) -> None:
-    """The frame's own length says it; Arrow's does not."""
+    """Cut the end off and correct the frame's own length, but not Arrow's."""
     begin = p.body
     del p.data[begin + p.rng.randrange(max(len(p.data) - begin, 1)) :]
     struct.pack_into("<I", p.data, 12, len(p.data) - begin)
@@ -251,12 +251,12 @@ MUTATIONS: dict[str, Callable[[Parts], None]] = {
     "cut rightly": _cut_rightly,
     "extended": _extend,
 }
-# What Arrow itself would believe comes more often than what it refuses at first sight.
+# Mutations that Arrow itself would accept are drawn more often than those that it refuses at once.
 WEIGHTS = [3 if name in ("values", "offsets", "buffers", "nodes", "rows") else 1 for name in MUTATIONS]
 
 
 def mutation(seed: int, number: int) -> tuple[Sample, str, bytes, bytes]:
-    """(sample, what was done to it, schema message, frame) number `number` of a seed."""
+    """Make mutation `number` of a seed: (sample, changes, schema message, frame)."""
     rng = random.Random(f"{seed}:{number}")
     sample = rng.choice(samples())
     data, done = bytearray(sample.frame), []
@@ -266,7 +266,7 @@ def mutation(seed: int, number: int) -> tuple[Sample, str, bytes, bytes]:
         try:
             MUTATIONS[name](Parts(data, rng))
             done.append(name)
-        except (struct.error, IndexError, ProtocolError):  # there is no such place any more
+        except (struct.error, IndexError, ProtocolError):  # an earlier change has removed the place
             data[:] = before
     schema = bytearray(sample.schema)
     if rng.random() < 0.1:
@@ -282,7 +282,7 @@ def mutation(seed: int, number: int) -> tuple[Sample, str, bytes, bytes]:
 
 
 def verdict(schema: bytes, data: bytes) -> str:
-    """'refused' or 'right'; Wrong for anything else. A crash is for somebody else to see."""
+    """Decode a frame; return 'refused' or 'right', and raise Wrong for anything else. A crash is seen by the parent."""
     surrounded = pa.py_buffer(POISON + data + POISON).slice(len(POISON), len(data))
     try:
         frame = decode(surrounded)
@@ -298,7 +298,7 @@ def verdict(schema: bytes, data: bytes) -> str:
 
 
 def stream_verdict(schema: bytes, data: bytes) -> str:
-    """The same of these as a stream: a dead letter's event, the answers of `udo test`."""
+    """Do the same with the messages as a stream, such as a dead letter's event or the answers of `udo test`."""
     begin = 16 + struct.unpack_from("<I", data, 8)[0] if len(data) > 16 else 0
     stream = schema + data[begin + -begin % 8 :]
     surrounded = pa.py_buffer(POISON + stream + POISON).slice(len(POISON), len(stream))
@@ -322,19 +322,19 @@ def _require_own_bytes(batch: pa.RecordBatch, data: pa.Buffer) -> None:
     try:
         batch.validate(full=True)
         text = repr(batch.to_pylist()).encode("utf-8", "replace")
-    except (ValueError, ArithmeticError, LookupError):  # a date or a number that Python does not have; in a stream, text that is none
+    except (ValueError, ArithmeticError, LookupError):  # a date or a number that Python does not have; in a stream, invalid text
         return
     if repr(POISON[:8])[2:-1].encode() in text and POISON[:8] not in bytes(data):
         raise Wrong("what lay beside the frame is in the answer")
 
 
 def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> dict[str, Any]:
-    """Verdicts on that many mutations, counted; `note` hears of each before it is tried."""
+    """Try `count` mutations and count the verdicts; `note` is called with each number beforehand."""
     outcomes: Counter[str] = Counter()
     by_mutation: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0
-    for sample in samples():  # as it should be: else a refusal of everything would pass
+    for sample in samples():  # unchanged, or a decoder that refuses everything would pass
         carried = not any(body.not_carried(f.type) for f in pa.ipc.read_schema(pa.py_buffer(sample.schema)))
         expected = "right" if carried and sample.name not in ("lz4", "zstd") else "refused"
         if (found := verdict(sample.schema, sample.frame)) != expected:
@@ -363,7 +363,7 @@ def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> dict[
 
 
 def main() -> None:
-    """See the module."""
+    """Run the command of the module's docstring."""
     seed, first, count = map(int, sys.argv[1:4])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with open(sys.argv[4], "r+b") as file, mmap.mmap(file.fileno(), NOTE.size) as noted:
