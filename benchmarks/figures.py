@@ -60,7 +60,7 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
             if isinstance(made, str):
                 yield f"{place}: not copied: {made}"
                 continue
-            # Of a run in containers only the first two tables: the text on the contenders is above.
+            # Copy only the first two tables of a run in containers: the text on the contenders is above.
             sections = module.sections(made)[: 2 if contained else None]
             text = replace_between(text, place, f"{tables.markdown(sections)}\n\n{caption(made)}")
             yield f"{place}: figures of {made['time']}"

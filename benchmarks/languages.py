@@ -220,7 +220,7 @@ def source(spark: SparkSession, operation: Operation, rows: int, seed: int) -> D
 
 
 def digest(df: DataFrame, operation: Operation) -> tuple[Any, ...]:
-    """Count and sum of row hashes. Of keyed answers only card and count: the order of a key's events is the shuffle's."""
+    """Count and sum of row hashes. For keyed answers only card and count: the order of a key's events is the shuffle's."""
     columns = ("card", "n") if operation.keyed else df.columns
     row = df.select(count("*"), total(xxhash64(*columns).cast("decimal(38,0)"))).first()
     return tuple(row or ())

@@ -1,4 +1,4 @@
-"""`python -m benchmarks all`: the runs whose figures the documents show, each of them on a quiet machine and on one commit."""
+"""`python -m benchmarks all`: the runs whose figures the documents show, each on a quiet machine, all on one commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.tables import Section
 
 Run = tuple[str, ...]
 DOCKER, SIMULATED = ("--driver", "docker"), "--simulated"
-# Suite and options; docs/performance.md and docs/papers.md have a place for each.
+# Suites and options; docs/performance.md or docs/papers.md has a place for each.
 RUNS: tuple[Run, ...] = (
     ("demo",),
     ("micro_batch",),
@@ -51,12 +51,12 @@ LOOK_S, TELL_S = 5.0, 60.0
 
 
 def is_there(run: Run, commit: str, results: Path = record.RESULTS) -> bool:
-    """Whether a run's figures may be shown as those of `commit` already."""
+    """Whether there is a run whose figures may be shown as those of `commit`."""
     return any(tuple(made.get("command", ())) == run and not record.unfit(made, commit) for made in record.runs(run[0], results))
 
 
 def make(runs: Sequence[Run], commit: str, wait_s: float, *, dry_run: bool = False) -> bool:
-    """Make those runs that are not there, and print a table of all. False if one is missing in the end."""
+    """Make the missing runs, and print a table of all. False if one is still missing at the end."""
     rows = []
     for run in runs:
         began = time.monotonic()
@@ -70,7 +70,7 @@ def make(runs: Sequence[Run], commit: str, wait_s: float, *, dry_run: bool = Fal
             say(f"python -m benchmarks {' '.join(run)}")
             began = time.monotonic()
             status = _run(run)
-            # Its files may have been changed meanwhile, and another process may have begun just before it did.
+            # Files may have been changed meanwhile, and another process may have started just before the run.
             result = "made" if is_there(run, commit) else f"exit status {status}" if status else "made, but its figures may not be shown"
         rows.append((" ".join(run), f"{time.monotonic() - began:.0f}", result))
     tables.show([Section(f"Runs of commit {commit}", ("run", "s", "result"), rows)])
@@ -78,7 +78,7 @@ def make(runs: Sequence[Run], commit: str, wait_s: float, *, dry_run: bool = Fal
 
 
 def _run(run: Run) -> int:
-    """Run it in a process of its own, and return its exit status. A run that is interrupted stops what it started before this returns."""
+    """Make a run in a process of its own, and return its exit status. An interrupted run stops all that it started before this returns."""
     with subprocess.Popen([sys.executable, "-m", "benchmarks", *run]) as process:
         try:
             return process.wait()
@@ -88,7 +88,7 @@ def _run(run: Run) -> int:
 
 
 def quiet(wait_s: float, load_now: Callable[[], float] = lambda: os.getloadavg()[0]) -> bool:
-    """Wait until the machine's load average is below QUIET; False if it is not within `wait_s`."""
+    """Wait until the machine's load average is below QUIET; False after `wait_s`."""
     began, told = time.monotonic(), -math.inf
     while (load := load_now()) >= record.QUIET:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""docs/papers.md: what each paper reports beside what was measured here, from the newest records; no figure of ours is typed by hand."""
+"""Writes docs/papers.md: each paper's figures beside those measured here, from the newest records; none of the latter is typed by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def update(made: Record) -> list[Section]:
 
 
 def redeploy(made: Record) -> list[Section]:
-    """Paper 1: what the update replaces."""
+    """Paper 1: redeploying the query, which a live update replaces."""
     rows = [
         ("the query is redeployed, longest gap, ms", "8,600 (Flink)", f"{made['redeploy']['gap_ms']['p50']:,.0f} (median)"),
         ("live update in the same stream, longest gap, ms", "no downtime", f"{made['live_update']['gap_ms']['p50']:,.0f}"),
@@ -67,7 +67,7 @@ def balance(made: Record) -> list[Section]:
 
 
 def scale_out(made: Record) -> list[Section]:
-    """Paper 3: what each way to scale out does to the stream; the paper has curves only."""
+    """Paper 3: the effect of each way to scale out on the stream; the paper has curves only."""
     said = {
         "active_backup": ("active backup", "almost none", "between δ2′ and δ2"),
         "checkpoint": ("checkpoint", "a little more", "none"),
@@ -91,7 +91,7 @@ def scale_out(made: Record) -> list[Section]:
 
 
 def bottleneck(made: Record) -> list[Section]:
-    """Paper 3: the fuzzy detection beside what an autoscaler by processor use sees."""
+    """Paper 3: the fuzzy detection beside the detection by processor use, as in an autoscaler."""
     where = "simulated" if made["simulated"] else "real deployments"
     rows = []
     for name, d in (("fuzzy detection", made), ("mean CPU above 80 %", made["threshold_baseline"])):
@@ -102,7 +102,7 @@ def bottleneck(made: Record) -> list[Section]:
 
 
 def checkpoint_allocation(made: Record) -> list[Section]:
-    """Paper 4: where checkpoints lie decides how often load can move to one."""
+    """Paper 4: the placement of checkpoints decides how often load can move to one."""
     rows = [
         ("moves to a node that has the checkpoint, × even distribution", "2", f"{made['assisted_vs_even']:.2f}"),
         ("checkpoints that can be used, × even distribution", "2 to 3", f"{made['usable_vs_even']:.2f}"),
@@ -128,7 +128,7 @@ SUITES: dict[str, Callable[[Record], list[Section]]] = {
 
 
 def copy_all(commit: str, document: Path = DOCUMENT, drawings: Path = DRAWINGS) -> Iterator[str]:
-    """Write the tables and drawings of those suites that have run on `commit`; yields a line per suite saying what was done."""
+    """Write the tables and drawings of the suites that have run on `commit`; yield a line on the result for each."""
     text = document.read_text("utf-8")
     for name, sections in SUITES.items():
         made = figures.newest(name, commit)
@@ -143,7 +143,7 @@ def copy_all(commit: str, document: Path = DOCUMENT, drawings: Path = DRAWINGS) 
 
 
 def draw(timeline: dict[str, list[list[float]]], path: Path) -> None:
-    """Throughput and imbalance over time, a line per policy. `timeline`: of each epoch [seconds, events/s, imbScore in percent]."""
+    """Draw throughput and imbalance over time, a line per policy. `timeline`: per epoch [seconds, events/s, imbScore in percent]."""
     import matplotlib
     from matplotlib.figure import Figure
 

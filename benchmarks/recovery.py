@@ -1,7 +1,7 @@
 """From a death to the next answer: a keyed instance with about 1 MB of state, the queue server, the state server.
 
-Every epoch sends a frame, sees its answers, kills, and at once sends the next frame: its answers end the clock. All answers
-tell how often their key was seen, so that what was lost or counted twice shows in the next one.
+Every epoch sends a frame, waits for its answers, kills, and at once sends the next frame, whose answers stop the clock. All answers
+count their key's events, so that an event lost or counted twice shows in the next one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from benchmarks.bringup import import_ms, say, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 
-# What was seen last, before, and how often, of so many keys: about 1 MB.
+# The number of keys. Their state, the last events and counts by kind, is about 1 MB.
 KEYS = 16_000
 _COUNT = re.compile(r"'A', (\d+)")
 GOAL_MS = 300
-# A warm instance is taken at each death; the next one is ready well within this time.
+# Each death uses up a warm instance; the next one is ready well within this time.
 PAUSE_S = 1.5
-# 20 short-lived owners in a row are replaced without a pause (node_manager/slots/deaths.py); pauses of a crash loop are not measured.
+# 20 short-lived owners in a row are replaced without a pause (node_manager/slots/deaths.py). The pauses of a crash loop are not to be
+# measured, so each node gets fewer kills.
 NODES, NODE_KILLS = 4, 15
 SERVER_KILLS, QUICK_SERVER_KILLS = 10, 3
 _RETRY_S = 0.02
 
 
 class Counts:
-    """Running counts as they should be, and what differs."""
+    """The expected running counts, and the differences found."""
 
     def __init__(self) -> None:
         self._expected: Counter[str] = Counter()
         self.lost = self.duplicated = 0
 
     def check(self, keys: list[str], rows: list[dict[str, Any]]) -> None:
-        """The answers to one event of each of these keys."""
+        """Check the answers to one event of each of these keys."""
         got = {r["k"]: int(_COUNT.search(r["what"])[1]) for r in rows}  # type: ignore[index]
         for key in keys:
             self._expected[key] += 1
@@ -60,7 +61,7 @@ class Epochs:
         self._epoch = self._attempt = 0
 
     def open(self, frames: list[list[str]]) -> Any:
-        """An attempt at the present epoch."""
+        """Begin an attempt at the present epoch."""
         from benchmarks.chaos.attempt import Attempt, Identity
         from benchmarks.chaos.query import group_of
         from udo_protocol.limits import KEY_GROUPS
@@ -72,11 +73,11 @@ class Epochs:
         return Attempt(str(self.node.api.path), who, rows, window=1)
 
     def fill(self, keys: list[str]) -> None:
-        """One epoch with an event of every key."""
+        """Run an epoch with an event of every key."""
         self._finish(self.open([keys]), keys)
 
     def killed_between(self, before: list[str], after: list[str], kill: Callable[[], None], *, retry: bool, end: bool = False) -> float:
-        """Seconds from the kill to the answers of the next frame, or with `end` to that of END; `retry`: of a new attempt."""
+        """Kill between two frames; return the seconds to the answers of the second, or with `end` to END's; `retry`: by new attempts."""
         from udo_protocol.errors import UdoError
         from udo_protocol.queue.connection import ReplyError
 
@@ -120,15 +121,15 @@ class _Kills:
             self.epochs.fill(self._keys[at : at + 2000])
 
     def instance(self) -> float:
-        """Milliseconds from the owner's death."""
+        """Kill the owner; return the milliseconds to the next answers."""
         return self._measure(lambda: self.node.owner_pid(self.name), retry=False)
 
     def server(self, role: str) -> float:
-        """Milliseconds from the death of the server."""
+        """Kill a server; return the milliseconds to the next answers, or for the state server to END's."""
         return self._measure(lambda: self.node.server_pid(role), retry=True, end=role == "state")
 
     def _measure(self, pid: Callable[[], int], *, retry: bool, end: bool = False) -> float:
-        time.sleep(PAUSE_S)  # the next warm instance gets ready: a death a second is not what is measured
+        time.sleep(PAUSE_S)  # the next warm instance gets ready: deaths in quick succession are not measured
         wait_until(lambda: self.node.owner_pid(self.name) > 0, 60, "an owner")
         killed = pid()
         before, after = ([str(k) for k in self._rng.choice(self._keys, 20, replace=False)] for _ in range(2))
@@ -146,7 +147,7 @@ def _fresh(rng: np.random.Generator) -> Iterator[_Kills]:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """Kills of the instance, then of the servers."""
+    """Run the suite: kills of the instance, then of the servers."""
     rng = np.random.default_rng(seed)
     instance, imports, counts = list[float](), list[float](), list[Counts]()
     for nodes in range(1 if quick else NODES):
@@ -198,7 +199,7 @@ def _quantiles(ms: list[float]) -> dict[str, float]:
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """One row per death."""
+    """One row per killed part."""
 
     def cells(name: str) -> tuple[str, str]:
         return (f"{made[name]['p50']:.1f}", f"{made[name]['p99']:.1f}") if name in made else ("–", "–")

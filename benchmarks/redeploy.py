@@ -1,8 +1,8 @@
-"""A new version of an operator in a running Spark stream: by a live update, and by redeploying the query, as one does without UDO.
+"""A new version of an operator in a running Spark stream: by a live update, and by redeploying the query, as is done without UDO.
 
-The same stream, the same function, one Spark session; micro-batches follow each other without pause. What counts is the longest time
-between two of them that are done, from the one before the request to the first that the new version has answered alone. The redeployed
-query is stopped and started again on its checkpoint in the same application: the favourable case, since a new one starts a JVM as well.
+The same stream, the same function, one Spark session; micro-batches follow each other without pause. The figure is the longest time between
+the ends of two of them, from the last one before the request to the first that the new version has answered alone. The redeployed query is
+stopped and started again on its checkpoint in the same application: the favourable case, since a new one would start a JVM as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH = 5_000
-# Alternately so many updates and so many redeployments, so many times.
+# BLOCKS times, IN_A_BLOCK updates and then as many redeployments.
 BLOCKS, QUICK_BLOCKS = 4, 1
 IN_A_BLOCK = 3
 SETTLE_S, TIMEOUT_S = 2.0, 60.0
@@ -39,7 +39,7 @@ Transform = Callable[["DataFrame", str], "DataFrame"]
 
 @dataclass(frozen=True)
 class Done:
-    """A micro-batch that is done: when (perf_counter), its ids, and the versions that answered."""
+    """A completed micro-batch: its time (perf_counter), its ids, and the versions that answered."""
 
     at: float
     first: int
@@ -49,24 +49,24 @@ class Done:
 
 
 class Stream:
-    """A query that can be started again on its checkpoint. `done`: its micro-batches, by epoch."""
+    """A query that can be started again on its checkpoint. `done`: its completed micro-batches, by epoch."""
 
     def __init__(self, spark: SparkSession, transform: Transform, checkpoint: Path) -> None:
         self._spark, self._transform, self._checkpoint = spark, transform, checkpoint
         self.done: dict[int, Done] = {}
 
     def start(self, version: str) -> None:
-        """Go on where it stopped; the first micro-batch is not awaited."""
+        """Continue from the checkpoint, without waiting for the first micro-batch."""
         source = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).load().selectExpr("value AS id")
         writer = self._transform(source, version).writeStream.option("checkpointLocation", str(self._checkpoint))
         self._query = writer.trigger(processingTime="0 seconds").foreachBatch(self._note).start()
 
     def stop(self) -> None:
-        """At once, as Spark does it: what the micro-batch under way has done is done again."""
+        """Stop at once, as Spark does: the micro-batch under way is repeated later."""
         self._query.stop()
 
     def restart(self, version: str) -> None:
-        """What redeploying comes to."""
+        """Redeploy: stop and start."""
         self.stop()
         self.start(version)
 
@@ -86,7 +86,7 @@ class Stream:
             at += ROWS_PER_BATCH
 
     def gap_ms(self, version: str, change: Callable[[], object]) -> float:
-        """The longest time between two micro-batches while `change` brings the version."""
+        """Call `change`; return the longest time between two micro-batches until this version answers alone."""
         self._settle()
         asked = time.perf_counter()
         change()
@@ -98,7 +98,7 @@ class Stream:
         return 1000 * max(times[i + 1][0] - times[i][0] for i in range(since, until))
 
     def usual_ms(self) -> float:
-        """The median time between two micro-batches."""
+        """Return the median time between two micro-batches."""
         times = sorted(d.at for d in self.done.values())
         between = sorted(b - a for a, b in zip(times, times[1:], strict=False))
         return 1000 * between[len(between) // 2]
@@ -114,7 +114,7 @@ def _called(df: DataFrame, _: str) -> DataFrame:
 
 
 def _native(df: DataFrame, version: str) -> DataFrame:
-    """The operator's function inside Spark's own worker."""
+    """Run the operator's function inside Spark's own worker."""
     number = int(version)
 
     def stamp(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,7 +126,7 @@ def _native(df: DataFrame, version: str) -> DataFrame:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The longest gap of each change, by way; the seed changes nothing, events are numbered."""
+    """Measure the longest gap of each change, by way. The seed changes nothing: events are numbered."""
     gaps: dict[str, list[float]] = {"live_update": [], "redeploy": []}
     usual: dict[str, list[float]] = {way: [] for way in gaps}
     with platform(driver) as p, _spark(p) as (spark, work):

@@ -1,7 +1,7 @@
-"""Push and pull of one large layer against copying the file and hashing it once; `udo push` of an operator whose code changed.
+"""Push and pull of one large layer, compared with copying and hashing the file once; `udo push` of an operator whose code changed.
 
 A push ends when the registry has the layer on its disk, a pull when the file has been checked; the copy that both are
-measured against is in the page cache only, which favours it. Rounds take turns, so that a busy machine troubles all.
+compared with is in the page cache only, which favours it. The ways take turns, so that a busy machine affects all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _seconds(step: Callable[[], object]) -> float:
 
 
 def _push_changed_code(folder: Path, home: Path, version: int) -> float:
-    """Seconds of the whole command, from its start to its end."""
+    """Change the code and push it; return the seconds of the whole command."""
     with (folder / "fraud.py").open("a") as code:
         code.write(f"\n# change {version}\n")
     url = (home / "address").read_text().strip()
@@ -76,7 +76,7 @@ def _copy_and_hash(source: Path, target: Path) -> str:
 
 
 def run(*, quick: bool, driver: str = "process", seed: int = 0) -> dict[str, Any]:
-    """Seconds of each way and the ratio of the copy's to them; `driver` and `seed` make no difference here."""
+    """Measure the seconds of each way, and the copy's as a ratio to them; `driver` and `seed` make no difference."""
     size_mb, rounds = (QUICK_MB, 3) if quick else (FULL_MB, 5)
     seconds: dict[str, list[float]] = {"copy": [], "push": [], "pull": [], "code_push": []}
     with tempfile.TemporaryDirectory(prefix="udo-bench-") as name, _registry(_made(Path(name) / "registry")) as client:

@@ -1,6 +1,6 @@
-"""A slot through TLS against the same slot through its Unix socket: throughput and round trip, in turn, on loopback addresses.
+"""A slot through TLS compared with the same slot through its Unix socket: throughput and round trip, in turn, on loopback addresses.
 
-Both lanes lead to one instance, so all that differs is the way: relay and TLS on both sides, or neither.
+Both lanes lead to one instance and differ only in the transport: relay and TLS on both sides, or neither.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WAYS = {"local": "Unix socket", "remote": "TLS through the relay"}
 
 
 def frame(first: int, rows: int) -> pa.RecordBatch:
-    """Events of 32 bytes, numbered."""
+    """Make a frame of numbered events of 32 bytes."""
     ids = np.arange(first, first + rows)
     columns = [pa.array(c) for c in (ids, ids % 5000, np.full(rows, 1.5), ids * 1000)]
     return pa.RecordBatch.from_arrays(columns, names=["id", "card", "amount", "at"])
 
 
 class Way:
-    """To the operator, by socket or by TLS."""
+    """A transport to the operator: the Unix socket or TLS."""
 
     def __init__(self, p: Platform, name: str) -> None:
         port = (p.home.node / "port").read_text("utf-8").strip()
@@ -44,7 +44,7 @@ class Way:
         self._schema = open_lane(self._node, Request(OPERATOR), tls=self._tls).input
 
     def events_per_s(self, frames: int) -> float:
-        """A lane with a full window under way."""
+        """Measure the throughput of a lane with a full window under way."""
         batches = [frame(n * ROWS_PER_FRAME, ROWS_PER_FRAME).cast(self._schema) for n in range(frames)]
         with conversation(self._node, Request(OPERATOR), self._schema, self._schema, tls=self._tls) as (sender, collector, place):
             began = time.perf_counter()
@@ -55,7 +55,7 @@ class Way:
         return frames * ROWS_PER_FRAME / took_s
 
     def round_trips_s(self, trips: int) -> list[float]:
-        """Of one event at a time."""
+        """Measure round trips of one event at a time."""
         found = []
         with conversation(self._node, Request(OPERATOR), self._schema, self._schema, tls=self._tls) as (sender, collector, _):
             for n in range(trips):

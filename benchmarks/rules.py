@@ -1,4 +1,4 @@
-"""What makes a run invalid, and the sequence and equality oracles that decide it. Pure: arrays and tables in, verdicts out."""
+"""The error of an invalid run, and the sequence and equality oracles that raise it. Pure: arrays and tables in, verdicts out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 
 
 class InvalidRun(Exception):
-    """The run says nothing: a mismatch, a lost event, a peer that did not start. Never raised because a figure is low."""
+    """The run's figures are meaningless: a mismatch, a lost event, a peer that did not start. Never raised because a figure is low."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """What became of the events 0 .. n-1."""
+    """The numbers of events 0 .. n-1 that were lost, duplicated, or reordered."""
 
     lost: int
     duplicated: int
@@ -29,9 +29,9 @@ class Sequence:
 
 
 def check_sequence(ids: npt.NDArray[np.int64], sent: int) -> Sequence:
-    """Judge the ids in the order in which they came against 0 .. sent-1, each expected once and rising.
+    """Compare ids in order of arrival with 0 .. sent-1, each expected once and in rising order.
 
-    `reordered` counts arrivals below one that had come before and that are no repetition; an id never sent raises InvalidRun.
+    `reordered` counts first arrivals of an id after a higher one; an id that was never sent raises InvalidRun.
     """
     if len(ids) and (ids.min() < 0 or ids.max() >= sent):
         raise InvalidRun(f"an event came back that was never sent: ids {ids.min()} to {ids.max()}, sent were 0 to {sent - 1}")
@@ -43,7 +43,7 @@ def check_sequence(ids: npt.NDArray[np.int64], sent: int) -> Sequence:
 
 
 def require_equal(outputs: Mapping[str, pa.Table], oracle: pa.Table) -> None:
-    """InvalidRun names the first contender and row that differ from the oracle, order included."""
+    """InvalidRun unless all outputs equal the oracle, order included; it names the first contender and row that differ."""
     for name, table in outputs.items():
         if table.column_names != oracle.column_names or table.schema.types != oracle.schema.types:
             raise InvalidRun(f"{name} answers with columns {table.schema.to_string()}, expected {oracle.schema.to_string()}")

@@ -1,4 +1,4 @@
-"""A keyed stream in an open loop whose rate changes, and which can be held as a query that is stopped and started again."""
+"""A keyed stream in an open loop whose rate changes, and which can be held like a query that is stopped and started again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from udo_protocol.limits import KEY_GROUPS
 
 SESSION = "load"
 _LOOK_S = 0.005
-# Some events each: what a frame costs beside its events is not to be the load.
+# Long enough for several events per frame, so that the load does not come from the fixed cost of frames.
 FRAME_S = 0.025
 
 
@@ -35,11 +35,11 @@ class ChangingLoad(KeyedLoad):
     _left: float = 0.0
 
     def produced(self, now: float) -> float:
-        """Events that were due by then (perf_counter), also those that are not sent yet."""
+        """Return the number of events due by `now` (perf_counter), including those not sent yet."""
         return float(sum(self.rate_at(i * FRAME_S) for i in range(int((now - self.begun) / FRAME_S))) * FRAME_S) if self.begun else 0.0
 
     def run(self, stop: threading.Event, seed: int) -> None:
-        """Epochs until told to stop. While it is held, none is under way; what was due meanwhile is sent afterwards."""
+        """Run epochs until `stop` is set. While held, none is under way; events that were due meanwhile are sent afterwards."""
         rng = np.random.default_rng(seed)
         patterns = np.arange(self.cards)
         with undisturbed():

@@ -1,10 +1,10 @@
-"""Scaling out a stateful operator under load (paper 3): by active backup and by checkpoint, against stop-and-restart.
+"""Scaling out a stateful operator under load (paper 3): by active backup and by checkpoint, compared with stop-and-restart.
 
 A pattern count whose operator takes a fixed time per event (it sleeps, so that a second slot helps whatever the machine has) gets an open
-loop of events whose rate doubles. Every quarter of a second the fuzzy detection of the package looks at the last second of the stream, with
+loop of events whose rate doubles. Every quarter of a second the package's fuzzy detection evaluates the last second of the stream, with
 thresholds below saturation: the shipped ones wait until work queues. At δ2′ the scale-out is prepared, at δ2 taken over. Stop-and-restart
-writes a full savepoint each second; at δ2 the query is stopped, the deployment removed, deployed with two slots from a last savepoint, and
-the query started again. A load that swings over δ2′ without reaching δ2 shows for several δ2′ how long backups run.
+writes a full savepoint each second; at δ2 the query is stopped, the deployment removed and deployed again from a last savepoint with two
+slots, and the query restarted. A load that swings over δ2′ without reaching δ2 shows how long backups run, for several values of δ2′.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from udo_protocol.errors import UdoError
 OPERATOR = "patterns"
 BACKUP, CHECKPOINT, RESTART = "active_backup", "checkpoint", "stop_and_restart"
 STRATEGIES = (BACKUP, CHECKPOINT, RESTART)
-# A slot answers 1 / SERVICE_S = 400 events/s: six tenths of it, doubled.
+# A slot answers 1 / SERVICE_S = 400 events/s; the rate begins at 60 % of that, and doubles.
 FROM_PER_S = 0.6 / SERVICE_S
-# Loads by the shipped rules without a queue: 33 at a use of 74 %, 45 at 89 %.
+# δ2′ and δ2. The shipped rules give, without a queue, a load of 33 at a use of 74 %, and 45 at 89 %.
 ALARMING, SCALE_OUT = 33.0, 44.0
 LOOK_S, WINDOW_S = 0.25, 1.0
 REFRESH_S = 1.0
 PATTERNS, QUICK_PATTERNS, BLOB_BYTES = 10_000, 1_000, 1_000
-# Seconds: before the rate rises, while it doubles, and after that.
+# The seconds before the rate rises, while it doubles, and after that.
 SPANS, QUICK_SPANS = (5.0, 20.0, 10.0), (2.0, 4.0, 2.5)
 ROUNDS, QUICK_ROUNDS = 3, 1
-# The swinging load: its use goes from 55 % to 82 %, which are loads of 26 to 39.
+# The values of δ2′ for the swinging load, whose use is between 55 % and 82 %, that is, loads of 26 to 39.
 SWEEP, QUICK_SWEEP = (0.0, 20.0, 30.0, 36.0, 42.0), (30.0,)
 SWINGS_S, QUICK_SWINGS_S, SWING_S = 40.0, 6.0, 5.0
 SPEEDUP_S = 3.0
-_NEVER = 101.0  # as δ2
+_NEVER = 101.0  # a δ2 that no load reaches
 _STEP_S = 120.0
-# On a machine that is busy otherwise, slots take their time to start.
+# The longest wait for a take-over: on a busy machine slots are slow to start.
 _LATE_S = 60.0
-# Answers later than this after the take-over are not its doing.
+# Answers later than this after the take-over are not attributed to it.
 _AFTER_S = 2.0
 
 
 @dataclass
 class Watched:
-    """One run: when δ2 was reached and when the slots had taken over (perf_counter), and how many slots ran at each look."""
+    """One run: `decided`, when δ2 was reached; `done`, when the slots had taken over (perf_counter); the numbers of slots at each look."""
 
     decided: float = 0.0
     done: float = 0.0
     prepared_at: float = 0.0
     steps: int = 0
-    slots: list[tuple[float, int, int]] = field(default_factory=list)  # time, serving, standing ready
+    slots: list[tuple[float, int, int]] = field(default_factory=list)  # (time, serving, on standby)
     errors: list[Exception] = field(default_factory=list)
 
 
@@ -92,7 +92,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def _speedup(p: Platform, seed: int) -> float:
-    """Events/s of two slots, as fast as they answer, over those of one."""
+    """Measure the events/s of two slots, as fast as they answer, as a ratio to those of one."""
     rates = []
     for slots in (1, 2):
         contender = Contender(p, f"speed{slots}", BACKUP, QUICK_PATTERNS, slots=slots)
@@ -122,7 +122,7 @@ class Contender:
         self._load.fill()
 
     def double(self, spans: tuple[float, float, float], seed: int) -> dict[str, float]:
-        """The rate doubles; the figures of the scale-out."""
+        """Double the rate; return the figures of the scale-out."""
         before, rising, after = spans
 
         def rate(at_s: float) -> float:
@@ -135,7 +135,7 @@ class Contender:
         return self._told(rate)
 
     def swing(self, seconds: float, seed: int) -> dict[str, float]:
-        """A load that alternates around δ2′: the share of time in which a backup runs, steps, and the latency."""
+        """Let the load alternate around δ2′; return the share of time in which a backup runs, the steps, and the latency."""
 
         def rate(at_s: float) -> float:
             return FROM_PER_S * (0.92 if int(at_s / SWING_S) % 2 else 1.36)
@@ -163,11 +163,11 @@ class Contender:
         if self.watched.errors:
             raise InvalidRun(f"a step of {self.name} failed: {self.watched.errors[0]}") from self.watched.errors[0]
         ids = np.sort(self._load.column("id"))
-        check_sequence(ids, self._load.sent).require_clean(self.name)  # order holds within a key, which the counts show
+        check_sequence(ids, self._load.sent).require_clean(self.name)  # order is guaranteed within a key only, and the counts show it
         self._load.require_counts()
 
     def _latencies(self) -> np.ndarray:
-        """Of each answered event in ms, by the order of the answers."""
+        """The latency of each answered event in ms, in order of the answers."""
         due = np.array(self._load.due)[self._load.column("id")]
         return np.asarray((self._load.arrivals() - due) * 1000)
 
@@ -202,7 +202,7 @@ class Contender:
         return self.watched.done + _AFTER_S if self.watched.done else 0.0
 
     def _load_of(self, before: tuple[float, float, int], now: tuple[float, float, int]) -> float:
-        """O(x) of the busiest slot, from what the source has produced and got back."""
+        """O(x) of a slot, from the numbers of produced and of answered events, shared equally among the slots."""
         took, n = now[0] - before[0], self._serving
         arrivals, answers = (now[1] - before[1]) / took / n, (now[2] - before[2]) / took / n
         backlog = max(now[1] - now[2], 0) / n
@@ -229,7 +229,7 @@ class Contender:
             self.watched.errors.append(e)
 
     def _prepare(self) -> None:
-        self._ready = 1 if self._strategy == BACKUP else 0  # its resources count from here on
+        self._ready = 1 if self._strategy == BACKUP else 0  # its resources are counted from here on
         self._node.prepare_scale_out(self.name, 2, self._strategy.replace("_", "-"), REFRESH_S)
         self.watched.prepared_at = time.perf_counter()
 
@@ -251,7 +251,7 @@ class Contender:
     # -- stop and restart --------------------------------------------------------------------------------------------
 
     def _savepoints(self, stop: threading.Event) -> None:
-        """A full one each second, as long as nothing is restarted."""
+        """Write a full savepoint each second, until the restart begins."""
         while not stop.wait(REFRESH_S):
             with suppress(UdoError):
                 self._save(self._file.with_suffix(".periodic"))
@@ -287,7 +287,7 @@ class Contender:
         return False
 
     def remove(self) -> None:
-        """Make room for the next one."""
+        """Remove the deployment, to make room for the next one."""
         with self._p.registry() as registry:
             registry.undeploy(self.name, drop_state=True)
         wait_until(self._gone, _STEP_S, f"the end of {self.name}")
@@ -322,7 +322,7 @@ class Contender:
 
 
 class _Running:
-    """The load while the block runs; at its end all has been answered."""
+    """Runs the load inside the block; at its end all events have been answered."""
 
     def __init__(self, load: ChangingLoad, seed: int, settle: bool) -> None:
         self._load, self._seed, self._settle = load, seed, settle
@@ -352,7 +352,7 @@ NAMES = {BACKUP: "active backup", CHECKPOINT: "checkpoint", RESTART: "stop and r
 
 
 def sections(made: dict[str, Any]) -> list[Section]:
-    """The strategies beside each other, and δ2′ swept."""
+    """The tables of the strategies and of the values of δ2′."""
     head = (
         "",
         "p99, × the normal one",

@@ -1,7 +1,7 @@
-"""What a second state store costs a streaming query: micro-batches of a running count per key, without one and with one.
+"""The cost of a second state store to a streaming query: micro-batches of a running count per key, without and with one.
 
-The store lies beside the checkpoint, on the same disk. Both queries read the same parquet files, one a micro-batch; the first one,
-which holds every key, is not counted. Micro-batches that write deltas and those that write all are told apart.
+The store is beside the checkpoint, on the same disk. Both queries read the same parquet files, one per micro-batch; the first one,
+which holds every key, is not counted. Micro-batches that write deltas are reported apart from those that write the full state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FULL, QUICK = {"keys": (5_000, 200_000), "rows": 20_000, "batches": 21}, {"keys"
 
 
 def durations(spark: SparkSession, registry: str, source: Path, stored: bool) -> tuple[list[float], dict[str, list[int]]]:
-    """ms of each micro-batch as Spark reports it, and the bytes of the store's files by kind."""
+    """Run a query; return Spark's ms for each micro-batch, and the sizes in bytes of the store's files by kind."""
     with tempfile.TemporaryDirectory(prefix="udo-bench-ckpt-") as checkpoint:
         stream = spark.readStream.schema("id bigint, card bigint").option("maxFilesPerTrigger", 1).parquet(str(source))
         counted = udo("count", key="card", store=f"{checkpoint}/udo" if stored else None, registry=registry, path="python")(stream)
@@ -41,7 +41,7 @@ def durations(spark: SparkSession, registry: str, source: Path, stored: bool) ->
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The suite."""
+    """Run the suite."""
     scale: dict[str, Any] = QUICK if quick else FULL
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))

@@ -1,6 +1,6 @@
-"""Keyed, stateful processing per event: a running count per key in a streaming query, seven ways, and how fast state is restored.
+"""Keyed, stateful processing per event: a running count per key in a streaming query, in seven ways, and the speed of restoring state.
 
-Every contender reads the same parquet files, one a micro-batch, and writes to Spark's noop sink. The first micro-batch of a
+Every contender reads the same parquet files, one per micro-batch, and writes to Spark's noop sink. The first micro-batch of a
 query is not counted (it holds every key, so that state has its full size), nor is the first round at all, in which the JVM and the
 operators warm up. Rates are of micro-batches as Spark reports them:
 reading, shuffle, operator, state and its checkpoint. Before anything is timed each contender's counts are compared.
@@ -57,14 +57,14 @@ CONTENDERS = (
     Contender("transform_with_state", "transformWithState (Python rows)"),
     Contender("apply_in_pandas_with_state", "applyInPandasWithState"),
 )
-# What the others are compared with.
+# The contenders that the others are compared with.
 _OURS = ("udo", "udo_columns")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A number of keys, rows per micro-batch, micro-batches and rounds that are counted, rounds before them, who takes part, and who
-    only in the first round."""
+    """A scale: number of keys, rows per micro-batch, counted micro-batches and rounds, rounds before them, contenders, and those of
+    them in the first round only."""
 
     keys: int
     rows: int
@@ -75,13 +75,13 @@ class Scale:
     once: tuple[Contender, ...] = ()
 
 
-# All have warmed up once the first number of keys is done. Spark's own operators take up to ten minutes to a query with a million keys.
+# All are warmed up once the first scale is done. A query of Spark's own operators with a million keys takes up to ten minutes.
 FULL = (Scale(5_000, 300_000, 2, 2, 1), Scale(1_000_000, 300_000, 2, 3, 0, once=CONTENDERS[5:]))
 QUICK = (Scale(5_000, 100_000, 2, 1, 1), Scale(1_000_000, 300_000, 2, 1, 0, CONTENDERS[:5]))
 
 
 def write(spark: SparkSession, directory: Path, keys: int, rows: int, batches: int, seed: int) -> None:
-    """The files of one stream, in the order of their names and times: every key once, then `batches` of random keys."""
+    """Write the files of one stream, in the order of their names and times: every key once, then `batches` files of random keys."""
     for b in range(batches + 1):
         count = keys if b == 0 else rows
         df = spark.range(b * 10_000_000, b * 10_000_000 + count, 1, 1)
@@ -95,7 +95,7 @@ def write(spark: SparkSession, directory: Path, keys: int, rows: int, batches: i
 
 @contextmanager
 def _streaming(spark: SparkSession, call: Call, source: Path) -> Iterator[tuple[DataFrame, str]]:
-    """A contender over a stream of files, and a fresh checkpoint."""
+    """Yield a contender's DataFrame over a stream of files, and a new checkpoint directory."""
     checkpoint = tempfile.mkdtemp(prefix="udo-bench-ckpt-")
     try:
         schema = "id bigint, card bigint"
@@ -105,7 +105,7 @@ def _streaming(spark: SparkSession, call: Call, source: Path) -> Iterator[tuple[
 
 
 def counted(spark: SparkSession, call: Call, source: Path) -> list[tuple[int, int]]:
-    """(card, n) of every answer, sorted: within a micro-batch the order of a key's events is the shuffle's."""
+    """Run a query; return (card, n) of every answer, sorted: within a micro-batch the order of a key's events is the shuffle's."""
     with _streaming(spark, call, source) as (df, checkpoint):
         rows: list[tuple[int, int]] = []
 
@@ -119,7 +119,7 @@ def counted(spark: SparkSession, call: Call, source: Path) -> list[tuple[int, in
 
 
 def rates(spark: SparkSession, call: Call, source: Path) -> tuple[list[float], str]:
-    """Events per second of each micro-batch behind the first; and the query's id."""
+    """Run a query; return the events per second of each micro-batch after the first, and the query's id."""
     with _streaming(spark, call, source) as (df, checkpoint):
         query = df.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         finish(query)
@@ -137,7 +137,7 @@ def finish(query: Any) -> None:
 
 
 def check(spark: SparkSession, ways: dict[str, Call], directory: Path, seed: int) -> None:
-    """Every stateful contender counts the same."""
+    """Check that all stateful contenders count the same."""
     write(spark, directory, CHECKED_KEYS, CHECKED_ROWS, 2, seed)
     found = {name: counted(spark, call, directory) for name, call in ways.items() if name != "stateless"}
     for name, rows in found.items():
@@ -169,7 +169,7 @@ def restore(p: Platform, session: str) -> dict[str, float]:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """The suite; its top-level figures are those of 5,000 keys, those of a million stand under `keys_1000000`."""
+    """Run the suite. The record's top-level figures are those of 5,000 keys; those of a million are under `keys_1000000`."""
     scales = QUICK if quick else FULL
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
@@ -204,7 +204,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 
 
 def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scale, work: Path, seed: int) -> dict[str, Any]:
-    """One number of keys: all contenders in turn, as many rounds as asked for."""
+    """Measure one scale: all its contenders in turn, for its rounds."""
     work.mkdir(parents=True)
     write(spark, work, scale.keys, scale.rows, scale.batches, seed)
     taken: dict[str, list[float]] = {c.name: [] for c in scale.contenders}

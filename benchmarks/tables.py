@@ -1,4 +1,4 @@
-"""A suite's figures as tables, once for the terminal and once for the docs."""
+"""A suite's figures as tables, for the terminal and for the docs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-# Columns, where output is not a terminal.
+# The width in characters where output is not a terminal.
 _FILE_WIDTH = 160
 
 
@@ -23,7 +23,7 @@ class Section:
 
 
 def show(sections: Sequence[Section]) -> None:
-    """Print them."""
+    """Print the tables."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
@@ -40,7 +40,7 @@ def show(sections: Sequence[Section]) -> None:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The same as Markdown."""
+    """Return the tables as Markdown."""
     parts = []
     for s in sections:
         lines = [f"**{s.title}**", "", "| " + " | ".join(s.header) + " |", "|" + "---|" * len(s.header)]
@@ -50,7 +50,7 @@ def markdown(sections: Sequence[Section]) -> str:
 
 
 def count(value: float) -> str:
-    """Events per second, readable: 3.41 M, 512 K, 940."""
+    """Format events per second readably: 3.41 M, 512.0 K, 940."""
     if value >= 1e6:
         return f"{value / 1e6:.2f} M"
     return f"{value / 1e3:.1f} K" if value >= 1e4 else f"{value:,.0f}"

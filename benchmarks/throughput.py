@@ -31,11 +31,11 @@ from udo_interface.java import QUIET, spark_session
 
 ROWS_PER_BATCH = 10_000
 ROW_BYTES = 32
-# Small batches, so that every contender's order over several of them is seen, the last one not full.
+# Small batches, so that the check of the order covers several of them, the last one not full.
 CHECKED_ROWS, CHECKED_ROWS_PER_BATCH = 6_007, 1_000
 OPERATORS = ("filter", "forward")
 _BATCH, _BATCH_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
-# Of so many columns the operator reads those of `events`: a call by name sends no others.
+# The operator reads NARROW, the columns of `events`, out of WIDE columns: a call by name sends no others.
 NARROW = ("id", "card", "amount", "at")
 WIDE, WIDE_ROWS = 64, {"full": 1_000_000, "quick": 100_000}
 WIDE_CONTENDERS = ("native", "udo", "udo_jvm")
@@ -43,7 +43,7 @@ WIDE_CONTENDERS = ("native", "udo", "udo_jvm")
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to call; `rows` for a full and a quick run are what it does in about a second."""
+    """One way to call; the rows of a full and of a quick run take it about a second."""
 
     name: str
     what: str
@@ -80,7 +80,7 @@ Call = Callable[[DataFrame, str], DataFrame]
 
 
 def events(spark: SparkSession, rows: int, seed: int) -> DataFrame:
-    """`rows` events of 32 bytes in two partitions: id, card, amount in 0 .. 1000, at."""
+    """Make `rows` events of 32 bytes in two partitions: id, card, amount in 0 .. 1000, at."""
     h = xxhash64(col("id"), lit(seed))
     return spark.range(0, rows, 1, 2).select(
         col("id"),
@@ -91,7 +91,7 @@ def events(spark: SparkSession, rows: int, seed: int) -> DataFrame:
 
 
 def wide(df: DataFrame) -> DataFrame:
-    """The same events among columns that no operator reads: every other one is text."""
+    """Add columns that no operator reads, every other one text, up to WIDE columns."""
     more = [
         (col("id") + lit(i)).cast("string").alias(f"c{i}") if i % 2 else (col("amount") * lit(i)).alias(f"c{i}")
         for i in range(WIDE - len(df.columns))
@@ -101,7 +101,7 @@ def wide(df: DataFrame) -> DataFrame:
 
 @contextmanager
 def settings_of(spark: SparkSession, name: str) -> Iterator[None]:
-    """What the session is to have while this contender runs."""
+    """Set the session's configuration for this contender inside the block."""
     if name != "native_unchecked":
         yield
         return
@@ -113,19 +113,19 @@ def settings_of(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 def oracle(df: DataFrame, operator: str) -> DataFrame:
-    """What every contender has to answer."""
+    """The expected answers."""
     return df.where(col("amount") > lit(THRESHOLD)) if operator == "filter" else df
 
 
 def digest(df: DataFrame) -> tuple[Any, ...]:
-    """Count and sum of row hashes, independent of order."""
+    """The count and the sum of row hashes, independent of order."""
     row = df.select(count("*"), total(xxhash64(*df.columns).cast("decimal(38,0)"))).first()
     return tuple(row or ())
 
 
 @contextmanager
 def calls(driver: str) -> Iterator[tuple[SparkSession, dict[str, Call]]]:
-    """A Spark session and all contenders, ready to be called; everything is stopped in the end."""
+    """Start a Spark session and all contenders, ready to be called; stop everything at the end."""
     with ExitStack() as stack:
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-bench-")))
         p = stack.enter_context(platform(driver))
@@ -160,7 +160,7 @@ def calls(driver: str) -> Iterator[tuple[SparkSession, dict[str, Call]]]:
 
 
 def check_rows(spark: SparkSession, ways: dict[str, Call], seed: int) -> None:
-    """Row by row, in order, on small batches."""
+    """Compare all contenders with the oracle row by row, in order, on small batches."""
     spark.conf.set(_BATCH, CHECKED_ROWS_PER_BATCH)
     df = events(spark, CHECKED_ROWS, seed)
     for operator in OPERATORS:
@@ -169,7 +169,7 @@ def check_rows(spark: SparkSession, ways: dict[str, Call], seed: int) -> None:
 
 
 def check_digests(spark: SparkSession, ways: dict[str, Call], rows: dict[str, int], seed: int) -> None:
-    """The dropped round: as many rows as will be timed."""
+    """Compare digests at full size; this round is not timed."""
     for operator in OPERATORS:
         wanted = {n: digest(oracle(events(spark, n, seed), operator)) for n in set(rows.values())}
         for name, call in ways.items():
@@ -179,7 +179,7 @@ def check_digests(spark: SparkSession, ways: dict[str, Call], rows: dict[str, in
 
 
 def measure(spark: SparkSession, ways: dict[str, Call], rows: dict[str, int], rounds: int, seed: int) -> dict[str, dict[str, list[float]]]:
-    """Events per second of every round, by operator and contender: A B C A B C ..."""
+    """Measure the events per second of every round, by operator and contender, interleaved: A B C A B C ..."""
     rates: dict[str, dict[str, list[float]]] = {operator: {name: [] for name in ways} for operator in OPERATORS}
     for turn in range(rounds):
         say(f"round {turn + 1} of {rounds}")
@@ -192,14 +192,14 @@ def measure(spark: SparkSession, ways: dict[str, Call], rows: dict[str, int], ro
 
 
 def written_s(df: DataFrame) -> float:
-    """How long Spark takes to write it to its noop sink."""
+    """Measure the seconds that Spark takes to write a DataFrame to its noop sink."""
     started = time.perf_counter()
     df.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started
 
 
 def measure_wide(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: int, seed: int) -> dict[str, list[float]]:
-    """Events per second of `forward` on events of WIDE columns; one round more than asked for, the first of which is dropped."""
+    """Measure the events per second of `forward` on events of WIDE columns, after one more round, which is dropped."""
     rates: dict[str, list[float]] = {name: [] for name in WIDE_CONTENDERS}
     for _ in range(rounds + 1):
         for name in WIDE_CONTENDERS:
@@ -210,7 +210,7 @@ def measure_wide(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: 
 
 
 def figures(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians and ratios of one operator. Ratios are medians of the rounds' own ratios: neighbours share the machine's mood."""
+    """Medians and ratios of one operator. Ratios are medians of the rounds' own ratios, since other load affects a round's runs alike."""
 
     def ratio(other: str, of: str = "udo") -> float:
         return round(statistics.median(u / o for u, o in zip(rates[of], rates[other], strict=True)), 3)
@@ -299,7 +299,7 @@ def sections(record: dict[str, Any]) -> list[Section]:
             ("Arrow Flight", "udo_jvm_vs_flight"),
             ("UDO", "udo_jvm_vs_udo"),
         )
-        if key in record  # not in runs of before there was this path
+        if key in record  # older records do not have this path
     ]
     remark = f"{record['rounds']} rounds, {record['rows_per_batch']:,} rows of {record['row_bytes']} bytes a batch, local[2], noop sink."
     few = record.get("wide")

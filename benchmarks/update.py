@@ -1,7 +1,7 @@
-"""Live updates under load through the registry's endpoint: how long each takes, and what the events notice of it.
+"""Live updates under load through the registry's endpoint: their durations, and their effects on events.
 
-An open-loop client sends numbered events all the while; every answer carries the version that gave it. So the switch is seen
-where it counts, at the client: the last answer of the old version, the first of the new one, and every event in order.
+An open-loop client sends numbered events all the while; every answer carries the version that gave it. So the switch is measured
+where it matters, at the client: the last answer of the old version, the first of the new one, and every event in order.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from benchmarks.tables import Section
 from udo_interface import connect
 
 OPERATOR, KEYED = "stamp", "hoard"
-# What each key holds: a million keys make a gigabyte.
+# The state of each key: a million keys make a gigabyte.
 BLOB_BYTES = 1_000
 UPDATE_TIMEOUT_S = 600.0
 RATE = 10_000
 VERSIONS = ("1", "2")
 SETTLE_S = 0.3
 WARM_TIMEOUT_S = 30.0
-# An interpreter with Arrow loaded is larger than this, one that has just started is not.
+# An interpreter that has loaded Arrow is larger than this, one that has just started is not.
 LOADED_BYTES = 40 << 20
 
 
@@ -46,7 +46,7 @@ OPTIONS = [
 
 @dataclass
 class Update:
-    """One update to `version`: when it was asked for, when its events came (perf_counter), and how long its code took to import."""
+    """One update to `version`: the times of its request and of its progress events (perf_counter), and the import time of its code."""
 
     version: str
     asked: float
@@ -56,7 +56,7 @@ class Update:
 
 
 def one(p: Platform, version: str, name: str = OPERATOR) -> Update:
-    """Ask the endpoint and follow its progress; InvalidRun if it is refused or fails."""
+    """Request an update at the endpoint and follow its progress; InvalidRun if it is refused or fails."""
     with p.registry() as registry:
         asked, ready, last = time.perf_counter(), 0.0, {}
         for last in registry.update(name, version, timeout_s=UPDATE_TIMEOUT_S):
@@ -68,7 +68,7 @@ def one(p: Platform, version: str, name: str = OPERATOR) -> Update:
 
 
 def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -> None:
-    """`count` updates, back and forth, each with a warm instance at hand and the former one gone."""
+    """Make `count` updates, back and forth, each with a warm instance at hand and the former one gone."""
     served: set[int] = set()
     for i in range(count):
         settle(p, served)
@@ -80,19 +80,20 @@ def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -
 
 
 def settle(p: Platform, served: set[int], warm: int = 1) -> None:
-    """Wait until that many warm instances are at hand and the former one is gone; `served`: who has served so far, which is added to."""
+    """Wait until `warm` warm instances are at hand and the former one is gone; `served`: the pids that have served, extended here."""
     served |= {q.pid for q in p.processes()["instance"]}
     wait_until(partial(warm_waits, p, served, warm), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
     time.sleep(SETTLE_S)
 
 
 def warm_waits(p: Platform, served: set[int], warm: int) -> bool:
-    """Whether the only instances beside the serving ones never served and have loaded their runtime: they use no processor time."""
+    """Whether there are exactly `warm` instances beside the serving ones, which never served and have loaded their runtime: they use no
+    processor time."""
     beside = p.processes().get("warm", [])
     if len(beside) != warm or served & {q.pid for q in beside}:
         return False
     try:
-        each = [[q, *q.children(recursive=True)] for q in beside]  # below a sandbox or a container's init
+        each = [[q, *q.children(recursive=True)] for q in beside]  # including children of a sandbox or of a container's init
         before = [q.cpu_times() for everything in each for q in everything]
         time.sleep(0.1)
         loaded = all(max(q.memory_info().rss for q in everything) > LOADED_BYTES for everything in each)
@@ -104,17 +105,17 @@ def warm_waits(p: Platform, served: set[int], warm: int) -> bool:
 def switches(
     made: list[Update], at: npt.NDArray[np.float64], versions: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> dict[str, list[float]]:
-    """Per update in ms: request to the first answer of the new version, and the time without any answer at the switch.
+    """Return figures per update in ms, such as the time to the first answer of the new version, and the gap between answers at the switch.
 
-    A keyed stream pauses at the `ends` of its epochs, while they are written to disk: these pauses are told apart, and so are
-    the switches that did not fall on one.
+    A keyed stream pauses at the `ends` of its epochs, while they are written to disk: these pauses are reported separately, and so are
+    the switches that were not at an epoch's end.
     """
     changes = np.flatnonzero(np.diff(versions))
     if len(changes) != len(made):
         raise InvalidRun(f"the answers change their version {len(changes)} times, expected {len(made)}, once per update")
     names = ("request_to_answer_ms", "gap_ms", "gap_within_epoch_ms", "preparation_ms", "pause_ms", "epoch_end_pause_ms")
     found: dict[str, list[float]] = {name: [] for name in names}
-    found["import_ms"] = [u.import_ms for u in made[:-1]]  # read once an update has settled
+    found["import_ms"] = [u.import_ms for u in made[:-1]]  # known once an update has settled, so not for the last one
     beside = np.ones(len(ends), bool)
     for update, i in zip(made, changes, strict=True):
         if versions[i + 1] != int(update.version):
@@ -132,13 +133,13 @@ def switches(
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
-    """p50, p99, max."""
+    """Return p50, p99, and max."""
     ordered = np.sort(np.array(values))
     return {"p50": round(percentile(ordered, 0.5), 2), "p99": round(percentile(ordered, 0.99), 2), "max": round(float(ordered[-1]), 2)}
 
 
 def load(p: Platform, count: int, rate: int) -> tuple[list[Update], Arrivals, Sent]:
-    """The updates in one thread, the load in this one, until the last update is done."""
+    """Run the updates in one thread and the load in this one, until the last update is done."""
     made: list[Update] = []
     failed: list[Exception] = []
     finished = threading.Event()
@@ -148,7 +149,7 @@ def load(p: Platform, count: int, rate: int) -> tuple[list[Update], Arrivals, Se
             time.sleep(1.0)
             updates(p, count, made)
             time.sleep(SETTLE_S)
-        except Exception as e:  # whatever ended the updates makes the run invalid
+        except Exception as e:  # any failure of the updates makes the run invalid
             failed.append(e)
         finally:
             finished.set()
@@ -166,7 +167,7 @@ def load(p: Platform, count: int, rate: int) -> tuple[list[Update], Arrivals, Se
 
 
 def keyed_load(p: Platform, count: int, state_mb: int, seed: int, rate: int) -> tuple[list[Update], KeyedLoad]:
-    """The same under a keyed stream, once the state is that large."""
+    """Run the updates under a keyed stream, once its state has `state_mb` MB."""
     stream = KeyedLoad(p.node_socket, KEYED, max(state_mb * 1_000_000 // BLOB_BYTES, 1), BLOB_BYTES, rate)
     say(f"filling {state_mb} MB of state")
     stream.fill()
@@ -237,7 +238,7 @@ def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, sta
 
 
 def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest full run of each size of state, else its newest quick one, as one record: the stateless one, `more` beside it."""
+    """Join the newest full (else quick) run of each size of state into one record: the one with the least state, the others in `more`."""
     newest: dict[int, dict[str, Any]] = {}
     for r in (*(r for r in records if r["arguments"]["quick"]), *(r for r in records if not r["arguments"]["quick"])):
         if r["driver"] == "process" and r["rate"] == RATE:

@@ -1,8 +1,8 @@
-"""What it costs that every Arrow body is validated: events per second with and without, interleaved, in the same two processes.
+"""The cost of validating every Arrow body: events per second with and without, interleaved, from one client.
 
-The engine-free client and a vectorised operator that does next to nothing, frames of 10,000 rows: there is nothing else that the
-checks of both sides could hide behind. Without them, decoding is Arrow's own in the client and in the instance. Scaling the rates
-stands the processor time of client, queue server and instances for an event, which other work on the machine touches less.
+The engine-free client sends frames of 10,000 rows to a vectorised operator that does next to nothing, so that no other cost hides that
+of the checks on both sides. Without them, client and instance decode with Arrow alone. Beside the rates, the record has the processor
+time per event of client, queue server and instances, which other work on the machine affects less.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TEXT = {"id": "int64", "amount": "double", "merchant": "string", "city": "strin
 
 @dataclass(frozen=True)
 class Case:
-    """One function on one kind of events."""
+    """One function on one kind of event."""
 
     name: str
     what: str
@@ -57,7 +57,7 @@ CASES = (
 
 
 def batches(case: Case, seed: int) -> list[pa.RecordBatch]:
-    """What is sent, from the seed."""
+    """Make the batches to send, from the seed."""
     rng = np.random.default_rng(seed)
     made = []
     for n in range(BATCHES):
@@ -76,13 +76,13 @@ def batches(case: Case, seed: int) -> list[pa.RecordBatch]:
 
 
 def expected(case: Case, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The right answer."""
+    """Return the right answer to a batch."""
     return batch.filter(pc.greater(batch.column("amount"), 500.0)) if case.function == "Filter" else batch
 
 
 @contextmanager
 def switched(way: str) -> Iterator[None]:
-    """This process checks what comes, or does not."""
+    """Switch this process's checks of incoming bodies on or off inside the block."""
     checked = body.read
     body.read = checked if way == "checked" else unchecked
     try:
@@ -92,7 +92,7 @@ def switched(way: str) -> Iterator[None]:
 
 
 class Calls:
-    """A case's two deployments, called from here."""
+    """A case's two deployments, and their clients."""
 
     def __init__(self, p: Platform, case: Case, first_version: int, seed: int) -> None:
         self._sent = batches(case, seed)
@@ -114,7 +114,7 @@ class Calls:
             self._answers.append(batch)
 
     def check(self) -> None:
-        """Both ways answer rightly, in order."""
+        """Check that both ways give the right answers, in order."""
         wanted = pa.Table.from_batches([expected(self._case, b) for b in self._sent])
         for way, client in self.clients.items():
             self._answers = []
@@ -130,7 +130,7 @@ class Calls:
         return sum(sum(p.cpu_times()[:2]) for p in self._processes)
 
     def rate(self, way: str, times: int) -> tuple[float, float]:
-        """Events a second of so many times all batches, and events for a second of processor time."""
+        """Send all batches `times` times; return the events a second, and the events per second of processor time."""
         rows = sum(expected(self._case, b).num_rows for b in self._sent) * times
         self._rows, used_s, started = 0, self._cpu_s(), time.perf_counter()
         with switched(way):
@@ -147,7 +147,7 @@ class Calls:
         client.flush()
 
     def close(self) -> None:
-        """Leave."""
+        """Close the clients."""
         for client in self.clients.values():
             client.close()
 
@@ -162,7 +162,7 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             calls = Calls(p, case, 1 + 2 * n, seed)
             try:
                 calls.check()
-                for turn in range(rounds):  # each way is as often the first
+                for turn in range(rounds):  # the ways alternate in going first
                     for way in WAYS if turn % 2 else reversed(WAYS):
                         rates[case.name][way].append(calls.rate(way, times))
             finally:

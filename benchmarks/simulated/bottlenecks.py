@@ -1,7 +1,7 @@
-"""A chain of three operators in which something becomes too slow, or not: what the detection sees, and what is true. A simulation.
+"""A simulated chain of three operators, of which one may become too slow: the signals that the detection gets, and the truth.
 
-Each slot is a fluid queue with a bound; where the next operator's queue is full, answers have no room and the slot is blocked. What
-is measured carries noise. An episode is one chain for ten minutes, with at most one injected bottleneck.
+Each slot is a bounded fluid queue; while the next operator's queue is full, answers have no room and the slot is blocked.
+Measurements carry noise. An episode is one chain for ten minutes, with at most one injected bottleneck.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from elasticity.bottleneck.signals import SlotSample
 OPERATORS, SLOTS = 3, 4
 INTERVAL_S, INTERVALS = 10.0, 60
 RATE = 1_000.0  # events/s into the chain
-QUEUE_S = 30.0  # a slot's queue is bounded by so much work at its healthy speed
+QUEUE_S = 30.0  # the bound of a slot's queue, as work at its healthy speed
 KINDS = ("none", "cpu", "memory", "skew", "slow_downstream")
-# Measured shares and rates are off by about this much.
+# The relative standard deviation of measured shares and rates.
 NOISE = 0.08
-# Arrivals of an interval vary by this much around their rate.
+# The relative standard deviation of an interval's arrivals.
 JITTER = 0.1
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What was injected: `operator` is a bottleneck from interval `since` on; without one both are None."""
+    """The truth of an episode: `operator` is a bottleneck from interval `since` on; both are None if there is none."""
 
     kind: str
     operator: int | None
@@ -37,17 +37,17 @@ def play(kind: str, rng: np.random.Generator, see: Callable[[int, list[list[Slot
     """Run an episode; `see` gets each interval's number and the slots of every operator."""
     slow = int(rng.integers(OPERATORS)) if kind != "none" else None
     since = int(rng.integers(15, 30)) if kind != "none" else None
-    # Healthy slots are busy for 20 to 85 % of the time; what they wait for others is part of that.
+    # Healthy slots are busy for 20 to 85 % of the time, including their waits for others.
     service = rng.uniform(0.2, 0.85, OPERATORS) * SLOTS / RATE
     on_cpu, memory = rng.uniform(0.5, 1.0, OPERATORS), rng.uniform(0.1, 0.85, OPERATORS)
-    burst_at, burst = int(rng.integers(INTERVALS)), float(rng.uniform(1.0, 1.6))  # short: the queues are there for it
+    burst_at, burst = int(rng.integers(INTERVALS)), float(rng.uniform(1.0, 1.6))  # short: queues are meant to absorb it
     strength, backlog = float(rng.uniform(1.05, 1.8)), np.zeros((OPERATORS, SLOTS))
     for t in range(INTERVALS):
         injected = slow is not None and since is not None and t >= since
         share = np.full((OPERATORS, SLOTS), 1 / SLOTS)
         speed, cpu_share, used = np.ones(OPERATORS), on_cpu.copy(), memory.copy()
         if injected and slow is not None and since is not None:
-            needed = strength / (RATE * service[slow] / SLOTS)  # so much slower, and it is busy for `strength` of the time
+            needed = strength / (RATE * service[slow] / SLOTS)  # the slowdown for a use of `strength`
             if kind == "skew":
                 share[slow] = (1 - min(needed / SLOTS, 0.85)) / (SLOTS - 1)
                 share[slow, 0] = min(needed / SLOTS, 0.85)
@@ -55,7 +55,7 @@ def play(kind: str, rng: np.random.Generator, see: Callable[[int, list[list[Slot
             elif kind == "memory":
                 used[slow] = min(memory[slow] + (0.98 - memory[slow]) * (t - since + 1) / 3, 0.98)
                 needed = needed if used[slow] > 0.9 else 1.0  # collecting garbage
-            # what takes longer is computing, but for a slow service that the operator calls
+            # the additional time is computing, except with a slow service that the operator calls
             cpu_share[slow] = on_cpu[slow] / needed if kind == "slow_downstream" else 1 - (1 - on_cpu[slow]) / needed
             speed[slow] = needed
         arrivals = RATE * rng.normal(1, JITTER) * (burst if t == burst_at else 1)

@@ -1,7 +1,7 @@
 """The DEBS 2015 top-10 routes as a chain of operators on five nodes over a day, under a scaling policy. A simulation.
 
-Operators are fluid queues: a replica's waiting time is that of M/M/1, plus what the backlog takes. A node that is asked for more
-than its cores slows all that it runs. A step stops the whole application for what it costs, as pausing and resuming does.
+Operators are fluid queues: a replica's waiting time is that of M/M/1, plus the time for the backlog. A node with more work than
+cores slows all of its replicas. A step stops the whole application for its cost, as pausing and resuming does.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ NODES, CORES, ROOM = 5, 4, 6
 PEAK_PER_S = 300.0
 HOP_MS = 1.0
 CONTROL_S = 30.0
-# A replica is not waited for longer than as if it were used by this much; beyond, its backlog counts.
+# The use at which the waiting time of M/M/1 is capped; beyond it the backlog counts.
 NEARLY_FULL = 0.95
-# Downtime of a step. Pause and resume: paper 1's redeployment. Live: an assumption until moves are measured.
+# The downtime of a step in ms. Pause and resume: paper 1's redeployment. Live: an assumption until moves are measured.
 PAUSE_MS: Mapping[Kind, float] = {"scale_out": 8600.0, "migrate": 8600.0, "scale_in": 8600.0}
 LIVE_MS: Mapping[Kind, float] = {"scale_out": 50.0, "migrate": 50.0, "scale_in": 50.0}
 R_MAX_MS = 200.0
@@ -49,7 +49,7 @@ R_MAX_MS = 200.0
 
 @dataclass
 class Outcome:
-    """What a run came to; steps: each granted one with its time."""
+    """The result of a run; `steps`: each granted step with its time."""
 
     seconds: float = 0.0
     down_s: float = 0.0
@@ -59,7 +59,7 @@ class Outcome:
     replicas: list[int] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """As benchmarks.elasticity reports them."""
+        """Return the figures that benchmarks.elasticity reports."""
         ms = np.array(self.responses_ms)
         return {
             "availability_percent": round(100 * (1 - self.down_s / self.seconds), 4),
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def day_rates(seconds: int, rng: np.random.Generator, day_s: float = 86_400.0) -> np.ndarray:
-    """Events/s in each second of a day: a trough at night, a morning and an evening peak, minutes of more or less, noise."""
+    """The events/s in each second of a day: a trough at night, a morning and an evening peak, variation by the minute, and noise."""
     hour = np.arange(seconds) / day_s * 24
     shape = 0.2 + 0.55 * np.exp(-(((hour - 9) / 2.5) ** 2)) + 0.75 * np.exp(-(((hour - 19) / 3) ** 2))
     minutes = np.repeat(rng.normal(1, 0.06, seconds // 60 + 1), 60)[:seconds]
@@ -80,7 +80,7 @@ def day_rates(seconds: int, rng: np.random.Generator, day_s: float = 86_400.0) -
 
 
 class Chain:
-    """The application: where its replicas are, what waits, and what was measured since the last control step."""
+    """The application: the nodes of its replicas, the backlogs, and the measurements since the last control step."""
 
     def __init__(self, rng: np.random.Generator, specs: tuple[Spec, ...] = ROUTES) -> None:
         self.specs, self._next = specs, 0
@@ -94,7 +94,7 @@ class Chain:
         self._reset()
 
     def tick(self, rate: float, down: bool, dt: float) -> None:
-        """dt seconds; while down nothing is answered and what arrives waits."""
+        """Advance by dt seconds; while down nothing is answered and arrivals wait."""
         load = [self.background[n] * CORES for n in range(NODES)]
         for o, replicas in enumerate(self.placed):
             for node in replicas.values():
@@ -122,7 +122,7 @@ class Chain:
             self._worst = max(self._worst, response)
 
     def sample(self, at_s: float, downtime_ms: Mapping[Kind, float], rng: np.random.Generator) -> Sample:
-        """What was seen since the last one, shares with 3 % of noise."""
+        """Return the measurements since the last sample, with 3 % of noise in a replica's use."""
         operators = []
         for o, spec in enumerate(self.specs):
             n, (arrived, answered, used) = len(self.placed[o]), self._seen[o]
@@ -156,7 +156,7 @@ class Chain:
         return made
 
     def carry_out(self, plan: Plan) -> None:
-        """One granted plan."""
+        """Carry out a granted plan."""
         o = next(i for i, s in enumerate(self.specs) if s.name == plan.operator)
         if plan.kind == "migrate" and plan.replica and plan.target:
             self.placed[o][plan.replica] = int(plan.target[1:])
@@ -179,7 +179,7 @@ class Chain:
 def play(
     rates: np.ndarray, policy: str, settings: Mapping[str, Any], downtime_ms: Mapping[Kind, float], seed: int, dt: float = 1.0
 ) -> Outcome:
-    """A run over these rates, one per second; the policy decides every CONTROL_S."""
+    """Run over these rates, one per second; the policy decides every CONTROL_S."""
     rng = np.random.default_rng(seed)
     chain, controller, out = Chain(rng), Controller(Header(policy, settings, seed)), Outcome()
     down_until, every = 0.0, round(CONTROL_S / dt)
@@ -196,7 +196,7 @@ def play(
                 chain.carry_out(plan)
                 down_until = max(down_until, now + dt + plan.cost_ms / 1000)  # one pause for all steps of a round
             out.steps += [(now + dt, plan) for plan in decision.granted]
-            # a secondary execution runs as many replicas again
+            # a secondary execution has as many replicas as the primary one
             prepared = [len(chain.placed[o]) for o, s in enumerate(chain.specs) if s.name in decision.prepared]
             out.replica_s += sum(prepared) * CONTROL_S
     out.seconds = len(rates)
@@ -205,7 +205,7 @@ def play(
 
 
 def settling_steps(policy: str, settings: Mapping[str, Any], downtime_ms: Mapping[Kind, float], seed: int) -> float:
-    """Rounds with a granted step after the load rose at once, until it stays as it is; median over rises by 1.5, 2 and 3."""
+    """The number of rounds with a granted step after a sudden rise of the load; median over rises by factors of 1.5, 2 and 3."""
     counts = []
     for factor in (1.5, 2.0, 3.0):
         rates = np.full(3600, PEAK_PER_S / factor)

@@ -13,23 +13,24 @@ from elasticity.balance.view import BalanceLimits, LoadView, eng_load, imb_score
 
 NODES, GROUPS = 1_000, 100_000
 DECIDE_S = 60.0
-# Events/s of a group: most have few, some many; its logarithm drifts by this much an hour.
+# The events/s of a group are log-normal: most have few, some many; DRIFT is the drift of the logarithm per hour.
 MEDIAN_PER_S, SPREAD, DRIFT = 10.0, 1.0, 0.3
-# Each minute some groups flare up for a quarter of an hour or so; a node is lost each hour and its groups restart elsewhere.
+# Each minute some groups flare up, for about a quarter of an hour; a node is lost each hour and its groups restart elsewhere.
 FLARES, FLARE, FLARE_ENDS = 20, 10.0, 1 / 15
-# A round of a plan moves at most so many groups.
+# The most groups that a round moves.
 MOST_MOVES = 1_000
 
 
 def play(policy: str, hours: float, seed: int) -> dict[str, Any]:
-    """moves_per_hour, imbalance in percent after each decision, decision time in ms of processor time, and how often none was needed."""
+    """Simulate; return the moves per hour, the imbalance in percent after decisions, the decisions' processor time in ms, and the share of
+    rounds without a move."""
     rng, decide = np.random.default_rng(seed), policies.find("balance", policy)
     log_rate, flared = rng.normal(0, SPREAD, GROUPS), np.zeros(GROUPS, bool)
     keys_map, limits, steps = start(GROUPS, NODES), BalanceLimits(max_moves=MOST_MOVES), int(hours * 3600 / DECIDE_S)
     moves, scores, took = [], [], []
     for i in range(steps):
         log_rate += rng.normal(0, DRIFT * np.sqrt(DECIDE_S / 3600), GROUPS)
-        log_rate *= 1 - 0.5 * DRIFT**2 / SPREAD**2 * DECIDE_S / 3600  # keeps the spread
+        log_rate *= 1 - 0.5 * DRIFT**2 / SPREAD**2 * DECIDE_S / 3600  # keep the spread constant
         flared &= rng.random(GROUPS) > FLARE_ENDS
         flared[rng.integers(0, GROUPS, FLARES)] = True
         load = rng.poisson(MEDIAN_PER_S * DECIDE_S * np.exp(log_rate) * np.where(flared, FLARE, 1.0))
@@ -41,7 +42,7 @@ def play(policy: str, hours: float, seed: int) -> dict[str, Any]:
         moves.append(len(decision.keys))
         keys_map = decision.keys_map
         scores.append(imb_score(eng_load(keys_map, load, NODES)))
-    settled = slice(min(10, steps // 2), None)  # the first decisions even out what k mod n left
+    settled = slice(min(10, steps // 2), None)  # the first decisions even out the imbalance of k mod n
     return {
         "nodes": NODES,
         "groups": GROUPS,

@@ -21,17 +21,17 @@ Policy = Callable[[LoadView, BalanceLimits], BalanceDecision]
 
 @dataclass(frozen=True)
 class Setup:
-    """How the engines are. `events_divisor` makes every event stand for so many: a shorter run of the same thing."""
+    """The engines' properties. `events_divisor`: the number of events that each one stands for, to shorten a run."""
 
     keys: int = 4096
     events_divisor: int = 1
     # Five engines answer 1,200 events/s in the paper, and its store returns an event in 1 ms.
     service_s: float = 5 / 1200
     retrieve_s: float = 0.001
-    # It moved about 200 stored events with each key.
+    # The paper moved about 200 stored events with each key.
     stored_per_key: int = 200
     queue_events: int = 1_000
-    # Load is that of the last two intervals; a decision is taken at the end of each.
+    # The policy sees the load of the last two intervals, and decides at the end of each.
     interval_s: float = 10.0
     window_intervals: int = 2
 
@@ -43,7 +43,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the stream: its keys in order, repeated if they are used up, for so long."""
+    """A part of the stream: its keys in order, over and over, for `duration_s`."""
 
     keys: np.ndarray
     duration_s: float
@@ -52,7 +52,7 @@ class Phase:
 
 @dataclass
 class Outcome:
-    """What one policy made of the stream. events, hottest_share, hottest_key: of the skewed phases; the rest of the whole run."""
+    """The result of one policy. Fields with `skewed` in their names are of the skewed phases, the others of the whole run."""
 
     events: int = 0
     skewed_events: int = 0
@@ -61,14 +61,14 @@ class Outcome:
     imbalance: list[float] = field(default_factory=list)
     imbalance_skewed: list[float] = field(default_factory=list)
     events_per_interval: list[int] = field(default_factory=list)
-    moved: list[int] = field(default_factory=list)  # keys, of each rebalance
+    moved: list[int] = field(default_factory=list)  # keys per rebalance
     events_moved: int = 0
 
 
 def run(
     setup: Setup, phases: Sequence[Phase], engines: int, policy: Policy | None, route: Callable[[int], int] | None, limits: BalanceLimits
 ) -> Outcome:
-    """The stream under a policy that assigns keys, or with `route` under one that chooses an engine per event."""
+    """Run the stream under a policy that assigns keys, or with `route` under one that chooses an engine per event."""
     service, retrieve, stored_per_key, queue = setup.scaled()
     out = Outcome(skewed_per_engine=np.zeros(engines, np.int64), skewed_per_key=np.zeros(setup.keys, np.int64))
     keys_map = start(setup.keys, engines)
@@ -120,7 +120,7 @@ def _note(out: Outcome, phase: Phase, counts: np.ndarray, sent: np.ndarray) -> N
 
 
 def zipf_phases(setup: Setup, exponent: float, even: float, engines: int, minutes: Sequence[float], seed: int) -> list[Phase]:
-    """Alternately even and skewed, so many minutes each; key number = rank, as in the paper."""
+    """Make alternately even and skewed phases of these lengths; key number = rank, as in the paper."""
     rng, service = np.random.default_rng(seed), setup.scaled()[0]
     phases = []
     for i, m in enumerate(minutes):

@@ -1,4 +1,4 @@
-"""First story detection on tweets: LSH gives a tweet its key, and a tweet unlike the key's last ones is a new story (paper 2, section 4).
+"""First story detection on tweets: LSH gives a tweet its key, and a tweet unlike its key's last ones is a new story (paper 2, section 4).
 
 `first_stories` is the plain oracle, one process and one state per key; `detect` is the same operator on engines whose keys move.
 """
@@ -24,14 +24,14 @@ _DIMENSIONS = 2**14
 
 
 def vector(text: str) -> Vector:
-    """Its words' counts, of length 1; addresses say nothing and are left out."""
+    """The counts of a tweet's words, normalised to length 1; addresses carry no meaning and are left out."""
     counts = Counter(_WORD.findall(_ADDRESS.sub(" ", text.lower())))
     length = math.sqrt(sum(n * n for n in counts.values()))
     return {word: n / length for word, n in counts.items()}
 
 
 def lsh_keys(tweets: Sequence[Vector], seed: int = 0) -> np.ndarray:
-    """The key of each tweet, 0 … 4095: on which side of 12 random hyperplanes it lies."""
+    """The key of each tweet, 0 … 4095: a bit for its side of each of 12 random hyperplanes."""
     planes = np.random.default_rng(seed).standard_normal((_DIMENSIONS, BITS))
     place: dict[str, int] = {}
     keys = np.zeros(len(tweets), np.int64)
@@ -44,14 +44,14 @@ def lsh_keys(tweets: Sequence[Vector], seed: int = 0) -> np.ndarray:
 
 
 def is_first(tweet: Vector, recent: deque[Vector]) -> bool:
-    """Whether no recent tweet of the key is similar; the tweet becomes a recent one."""
+    """Whether no recent tweet of the key is similar. Adds the tweet to the recent ones."""
     similar = any(sum(x * other[w] for w, x in tweet.items() if w in other) >= NOVEL_BELOW for other in recent)
     recent.append(tweet)
     return not similar
 
 
 def first_stories(tweets: Sequence[Vector], keys: Sequence[int]) -> set[int]:
-    """Positions of the tweets that are reported."""
+    """The positions of the tweets that are reported."""
     recent: dict[int, deque[Vector]] = defaultdict(lambda: deque(maxlen=KEPT))
     return {i for i, (tweet, key) in enumerate(zip(tweets, keys, strict=True)) if is_first(tweet, recent[key])}
 
@@ -64,8 +64,8 @@ def detect(
     review: Callable[[Sequence[int]], list[tuple[int, int, int]]] | None,
     every: int,
 ) -> set[int]:
-    """The same on engines: `choose` names the engine of a key's next tweet; `review`, called with the keys of each `every` tweets,
-    answers with the (key, old engine, new engine) whose state moves."""
+    """Do the same on engines: `choose` names the engine of a key's next tweet; `review`, called with the keys after `every` tweets,
+    returns a (key, old engine, new engine) for each state to move."""
     state: list[dict[int, deque[Vector]]] = [{} for _ in range(engines)]
     found = set()
     for i, (tweet, key) in enumerate(zip(tweets, keys, strict=True)):
@@ -79,7 +79,7 @@ def detect(
 
 
 def generated(n: int, seed: int) -> list[str]:
-    """Tweets about stories that come up, are told in other words, repeated, and forgotten."""
+    """Make tweets about stories that come up, are told in other words, repeated, and forgotten."""
     rng = np.random.default_rng(seed)
     words = [f"w{i}" for i in range(20_000)]
     stories: list[list[str]] = []
@@ -98,7 +98,7 @@ def generated(n: int, seed: int) -> list[str]:
 
 
 def from_parquet(path: Path, n: int | None) -> list[str]:
-    """The column `text` of a Parquet file, in its order, the first n."""
+    """Read the first n values of the column `text` of a Parquet file, in its order."""
     import pyarrow.parquet as pq
 
     return pq.read_table(path, columns=["text"])["text"].to_pylist()[:n]  # type: ignore[no-any-return]

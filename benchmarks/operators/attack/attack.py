@@ -1,7 +1,7 @@
-"""A hostile operator: tries what no operator should be able to do, and answers what it achieved. All of it is bounded.
+"""A hostile operator: tries attacks that no operator should be able to carry out, and answers with its results. All are bounded.
 
-`arguments` is a JSON object that says what lies where outside, so that nothing fails for want of knowing. It runs in its engine's process
-or in one of its own; there it lies to its engine.
+`arguments` is a JSON object with the targets outside, so that no attack fails for want of knowledge. The operator runs in its engine's
+process or in one of its own; in the latter case it lies to its engine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tcp_socket(a: Arguments) -> list[str]:
 
 
 def udp_socket(a: Arguments) -> list[str]:
-    """Send a datagram to this machine; whether it arrived is seen there."""
+    """Send a datagram to this machine; the receiver sees whether it arrived."""
     sent = []
     for address in a["addresses"]:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -48,7 +48,7 @@ def udp_socket(a: Arguments) -> list[str]:
 
 
 def docker_socket(a: Arguments) -> list[str]:
-    """Connect to Unix sockets that are nobody's business here: the Docker daemon's, the node manager's."""
+    """Connect to Unix sockets that are out of bounds: the Docker daemon's, the node manager's."""
 
     def connect(path: str) -> None:
         with socket.socket(socket.AF_UNIX) as s:
@@ -75,7 +75,7 @@ def read_host_files(a: Arguments) -> list[str]:
 
 
 def other_keys(a: Arguments) -> list[str]:
-    """Read what lies in another deployment's slot."""
+    """Read a key of another deployment's slot."""
     return [who for who, conn in _logins(a) if a["token"] in _said(conn, "GET", a["key"])]
 
 
@@ -85,38 +85,38 @@ def flushall(a: Arguments) -> list[str]:
 
 
 def config(a: Arguments) -> list[str]:
-    """Change how the server works."""
+    """Change the server's configuration."""
     return [who for who, conn in _logins(a) if _said(conn, "CONFIG", "SET", "slowlog-max-len", "7").startswith("b'OK")]
 
 
 def garbage_counters(a: Arguments) -> list[str]:
-    """Say of itself what no counter can be."""
+    """Write impossible values into its own counters."""
     values = ("events_in", "99999999999999999999", "events_out", "-1", "frames", "x", "busy_s", "nan", "p50_ms", "1e400")
     return _to_its_own_keys(a, [("HSET", "stats:{name}", *values)])
 
 
 def wrong_types(a: Arguments) -> list[str]:
-    """Leave another type in every key of its own that others read."""
+    """Replace every key of its own that others read by one of another type."""
     lists = ("stats:{name}", "ready:{name}", "base", "emitted", "bytes", "lanes", "parked", "pins", "mirrors", "served:{name}", "ends")
     return _to_its_own_keys(a, [c for key in lists for c in (("DEL", key), ("RPUSH", key, "x"))])
 
 
 def counter_overflow(a: Arguments) -> list[str]:
-    """Count beyond what numbers hold."""
+    """Set its own log's counters beyond 64 bits, or to garbage."""
     return _to_its_own_keys(a, [("SET", "base", "99999999999999999999"), ("SET", "emitted", "garbage")])
 
 
 def delete_log(a: Arguments) -> list[str]:
-    """Take its own log away, and leave something else."""
+    """Delete its own log, and leave a string in its place."""
     return _to_its_own_keys(a, [("DEL", "in"), ("SET", "in", "x")])
 
 
 def _to_its_own_keys(a: Arguments, commands: list[tuple[str, ...]]) -> list[str]:
-    """What came of it is seen outside."""
+    """Send commands on its own slot's keys; the result is judged outside."""
     for who, conn in _logins(a):
         for command, key, *rest in commands:
             _said(conn, command, a["prefix"] + key.format(name=who), *rest)
-        break  # as itself
+        break  # with its own login only
     return []
 
 
@@ -180,12 +180,12 @@ def compressed_bomb(a: Arguments) -> list[str]:
 
 
 def giant_error(a: Arguments) -> list[str]:
-    """Raise what takes long to look at."""
+    """Raise an error with a huge text."""
     raise ValueError("x" * (a["mebibytes"] * _MIB))
 
 
 def giant_header(a: Arguments) -> list[str]:
-    """Answer with a failure that this process has not cut."""
+    """Answer with a failure whose text this process has not shortened."""
     if _ALONE:
         failure = pb.Failure(message="x" * (a["mebibytes"] * _MIB))
         return _told_once(lambda reply: (pb.Message(id=reply.id, failure=failure), ()))
@@ -200,7 +200,7 @@ def giant_header(a: Arguments) -> list[str]:
 
 
 def _answered_with(text: str, change: Callable[[bytes], bytes], rows: int = 1) -> list[str]:
-    """The next answer, once, is a frame around a changed message of this text. It is the caller who sees what comes of it."""
+    """Forge the next answer, once: a frame around a changed message with this text. The caller sees the result."""
     if _ALONE:
         forged = change(pa.record_batch({"result": [text]}).serialize().to_pybytes())
         return _told_once(lambda reply: (reply, [(pb.Part.ROWS, _Forged(forged))]))
@@ -217,18 +217,18 @@ def _answered_with(text: str, change: Callable[[bytes], bytes], rows: int = 1) -
 
 
 class _Forged:
-    """In the place of a record batch: bytes that are none."""
+    """Bytes that take the place of a record batch."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def serialize(self) -> bytes:
-        """As a batch does."""
+        """Return the bytes, as a batch does."""
         return self._data
 
 
 def _told_once(lie: Callable[[Any], tuple[Any, Any]]) -> list[str]:
-    """The next reply to the engine, once, is what `lie` makes of it."""
+    """Change the next reply to the engine by `lie`, once."""
 
     def encode(reply: Any, *_: Any) -> Any:
         serve.encode = honest
@@ -278,12 +278,12 @@ def _works(step: Callable[[], Any]) -> bool:
 
 
 def _logins(a: Arguments) -> Iterator[tuple[str, Connection]]:
-    """Every way to get in: its own, none, the server's default, and passwords that it can find."""
+    """Connect with every login: its own, none, the server's default, and those whose passwords it can find."""
     found: list[Login | None] = [None, Login("default", "")]
     socket_path = a["queue"]
     if not _ALONE:
         frame = sys._getframe()
-        while not isinstance(own := frame.f_locals.get("conn"), Connection):  # the runtime's own lies on the stack
+        while not isinstance(own := frame.f_locals.get("conn"), Connection):  # the runtime's own connection is on the stack
             assert frame.f_back is not None
             frame = frame.f_back
         found.insert(0, own.login)
@@ -310,14 +310,14 @@ def _said(conn: Connection, *command: str) -> str:
 
 
 def nothing(arguments: Arguments) -> list[str]:
-    """No attack: whether it answers."""
+    """Do nothing, to show whether the operator answers."""
     return []
 
 
 class Attack(Operator):
-    """(attack, arguments) -> what was achieved, as a JSON list; empty if nothing was."""
+    """(attack, arguments) -> its results as a JSON list; empty if it achieved nothing."""
 
     def process(self, event: dict[str, Any], ctx: Context) -> Iterator[dict[str, Any]]:
-        """One attack."""
+        """Carry out one attack."""
         attack: Callable[[Arguments], list[str]] = getattr(sys.modules[__name__], event["attack"])
         yield {"result": json.dumps(attack(json.loads(event["arguments"])))}

@@ -1,6 +1,6 @@
 """Rolls dice and looks at the clock: each answer names the value drawn for the answer before it, so that a key's answers are a chain.
 
-Which answers there are, and their `n`, follows from the events; `drawn` and `at` (ns of the machine's monotonic clock) do not.
+The number of answers and their `n` follow from the events; `drawn` and `at` (ns of the machine's monotonic clock) do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Chain(Operator):
     """Keyed by `k`; A asks for one more link later, C lets the chain end later."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Answers:
-        """One link for the event."""
+        """Answer the event with a link."""
         yield self._link(event["k"], event["id"], "event", ctx.state)
         if event["kind"] == "A":
             ctx.timer(event["t"] + WAIT)
@@ -30,7 +30,7 @@ class Chain(Operator):
             ctx.expire(event["t"] + FORGET)
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Answers:
-        """One link for the timer."""
+        """Answer the timer with a link."""
         yield self._link(key, -1, f"timer of {at:%H:%M:%S}", ctx.state)
 
     def _link(self, key: str, number: int, what: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Chain(Operator):
 
 
 class Packed(Chain):
-    """The same with another form of state: the link as a list."""
+    """The chain with another form of state: the link as a list."""
 
     def _last(self, state: dict[str, Any]) -> tuple[int, int]:
         n, drawn, _ = state.get("link", (0, 0, 0))
@@ -57,13 +57,13 @@ class Packed(Chain):
         state["link"] = link
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """From the plain form."""
+        """Migrate from the plain form."""
         return {"link": [old["n"], old["drawn"], old["at"]]} if old else {}
 
 
 class Unpacked(Chain):
-    """Takes the other form back."""
+    """The plain chain, which also migrates back from the other form."""
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """From the form of `Packed`."""
+        """Migrate from the form of `Packed`."""
         return dict(zip(("n", "drawn", "at"), old["link"], strict=True)) if old else {}

@@ -1,4 +1,4 @@
-"""As `each`, with an amount of work per event beside which the platform's own does not count."""
+"""Like `each`, with so much work per event that the platform's own is negligible."""
 
 from __future__ import annotations
 

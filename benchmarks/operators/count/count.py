@@ -1,4 +1,4 @@
-"""The keyed operator of the state benchmark: how many events of its card each event is, per event and exactly once."""
+"""The keyed operator of the state benchmark: numbers each card's events, per event and exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keyed operator of the state benchmark with its state in columns: how many events of its card each event is."""
+"""The keyed operator of the state benchmark with its state in columns: numbers each card's events."""
 
 from __future__ import annotations
 

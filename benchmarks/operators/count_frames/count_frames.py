@@ -1,4 +1,4 @@
-"""The keyed operator of the state benchmark, a frame at a time: how many events of its card each event is."""
+"""The keyed operator of the state benchmark, a frame at a time: numbers each card's events."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from udo_runtime import Operator
 
 
 class Each(Operator):
-    """The event with a number that says nothing."""
+    """The event with a meaningless number."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
         """One answer for every event."""

@@ -1,4 +1,4 @@
-"""Answers what came: what remains is the cost of the way there and back."""
+"""Answers with its input, so that only the cost of the way there and back remains."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from udo_runtime import operator
 
 @operator
 def forward(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every column, every row, as it came."""
+    """Return every column and row unchanged."""
     return batch

@@ -1,4 +1,4 @@
-"""Answers what came, event by event."""
+"""Answers with its input, event by event."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from udo_runtime import Operator
 
 
 class ForwardEach(Operator):
-    """Every event as it came."""
+    """Every event, unchanged."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """The event."""
+        """Return the event."""
         yield event

@@ -1,6 +1,6 @@
 """Answers that depend on order and history, in four ways; the first letter of the key says which.
 
-c: a running count. l: what was seen last and before. s: sessions closed by a timer. p: A, then B, and no C within a time.
+c: a running count. l: the last three events, and counts by kind. s: sessions closed by a timer. p: A, then B, and no C within a time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class History(Operator):
     """Keyed by `k`."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Answers:
-        """One event."""
+        """Answer an event."""
         for what, n in _BEHAVIOURS[event["k"][0]](event, ctx.state, ctx):
             yield {"k": event["k"], "id": event["id"], "what": what, "n": n}
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Answers:
-        """A session is over, or no C came."""
+        """Answer that a session is over, or that no C came."""
         state, at = ctx.state, at.replace(tzinfo=None)
         if at not in state.get("asked", [at]):
             yield {"k": key, "id": -1, "what": f"a timer nobody asked for: {at}", "n": 0}
@@ -40,14 +40,14 @@ class History(Operator):
 
 
 class Wrapped(History):
-    """The same with another form of state: all of it under one name."""
+    """The operator with another form of state: all of it under one name."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Answers:
-        """As it is, on what lies inside."""
+        """Do the same, on the inner state."""
         return self._inside(ctx, super().process(event, _Inside(ctx)))
 
     def on_timer(self, key: Any, at: dt.datetime, ctx: Any) -> Answers:
-        """As it is, on what lies inside."""
+        """Do the same, on the inner state."""
         return self._inside(ctx, super().on_timer(key, at, _Inside(ctx)))
 
     @staticmethod
@@ -57,23 +57,23 @@ class Wrapped(History):
             del ctx.state["in"]
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """From the plain form."""
+        """Migrate from the plain form."""
         return {"in": old} if old else {}
 
 
 class Unwrapped(History):
-    """Takes the other form back."""
+    """The plain operator, which also migrates back from the other form."""
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """From the form of `Wrapped`."""
+        """Migrate from the form of `Wrapped`."""
         return dict(old.get("in", {}))
 
 
 class OneMore(Unwrapped):
-    """Answers each event with a row more: never to serve."""
+    """Answers each event with a row more; never to serve."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Answers:
-        """As it is, and the row."""
+        """Do the same, and add the row."""
         yield from super().process(event, ctx)
         yield {"k": event["k"], "id": event["id"], "what": "one more", "n": 0}
 

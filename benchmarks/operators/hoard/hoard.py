@@ -1,4 +1,4 @@
-"""A keyed operator with as much state as it is told: a blob per card, and how many events the card has had."""
+"""A keyed operator with state of a given size: a blob per card, and the number of the card's events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Hoard(Operator):
     """The event's number within its card, and the version that answered it."""
 
     def open(self, ctx: Context) -> None:
-        """Told once, not per event."""
+        """Read the version once, not per event."""
         self.version = int(ctx.version)
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """`size` is what the card's first event leaves behind, in bytes."""
+        """Number the event; the card's first one leaves a blob of `size` bytes."""
         state = ctx.state
         if not state:
             state["blob"], state["n"] = bytes(event["size"]), 0

@@ -1,4 +1,4 @@
-"""An operator whose events say what they cost: processor time, time waiting for something else, and resident memory."""
+"""An operator whose events state their cost: processor time, waiting time, and resident memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _resident_mb() -> float:
 
 
 def _reach(resident_mb: int) -> None:
-    """Hold so much that this process is that large, 0: nothing."""
+    """Hold memory until this process has `resident_mb` MB; 0: release it all."""
     if not resident_mb:
         _held.clear()
     while _resident_mb() < resident_mb:
@@ -28,7 +28,7 @@ def _reach(resident_mb: int) -> None:
 
 @operator
 def run(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The ids, after all of that."""
+    """Cause the costs of all events, then return their ids."""
     _reach(pc.max(batch.column("resident_mb")).as_py() or 0)
     until = time.thread_time() + pc.sum(batch.column("cpu_us")).as_py() / 1e6
     while time.thread_time() < until:

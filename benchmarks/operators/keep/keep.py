@@ -11,5 +11,5 @@ THRESHOLD = 500.0
 
 @operator
 def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The events with an amount above the threshold."""
+    """Return the events with an amount above the threshold."""
     return batch.filter(pc.greater(batch.column("amount"), THRESHOLD))

@@ -14,6 +14,6 @@ class KeepEach(Operator):
     """The events with an amount above the threshold."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """The event, or nothing."""
+        """Return the event, or nothing."""
         if event["amount"] > THRESHOLD:
             yield event

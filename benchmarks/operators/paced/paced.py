@@ -9,7 +9,7 @@ from typing import Any
 from udo_runtime import Context, Operator
 
 SERVICE_S = 0.0005
-# Sleeping costs processor time as well: for several events at once.
+# Sleeping costs processor time as well, so the operator sleeps for several events at once.
 _LEAST_SLEEP_S = 0.002
 
 
@@ -17,11 +17,11 @@ class Paced(Operator):
     """The event's number within its key."""
 
     def open(self, ctx: Context) -> None:
-        """It is free from now on."""
+        """Count as free from now on."""
         self._free = time.perf_counter()
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """Busy for SERVICE_S."""
+        """Be busy for SERVICE_S, then number the event."""
         now = time.perf_counter()
         self._free = max(self._free, now) + SERVICE_S
         if self._free - now > _LEAST_SLEEP_S:

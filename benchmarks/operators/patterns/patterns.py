@@ -15,11 +15,11 @@ class Patterns(Operator):
     """The event's number within its pattern."""
 
     def open(self, ctx: Context) -> None:
-        """Free from now on."""
+        """Count as free from now on."""
         self.version, self._free = int(ctx.version), time.perf_counter()
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterator[dict[str, Any]]:
-        """Busy for SERVICE_S, from when the event before was done: the time that a sleep is late is not lost. An event that fills the
+        """Be busy for SERVICE_S from the end of the previous event, so that late ends of sleeps do not add up. An event that fills the
         state (id -1) takes no time."""
         if event["id"] >= 0:
             now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Answers the events of the chaos as they came: it stands in front of a keyed operator, whose answers tell if any was lost or doubled."""
+"""Forwards the events of the chaos to a keyed operator, whose answers show if any was lost or doubled."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from udo_runtime import operator
 
 @operator
 def relay(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every column, every row, as it came."""
+    """Return every column and row unchanged."""
     return batch

@@ -1,4 +1,4 @@
-"""An operator that takes a real time per event without using a processor for it: SERVICE_US of its deployment's variables."""
+"""An operator that takes a real time per event without using a processor for it: SERVICE_US, an environment variable."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ SERVICE_S = int(os.environ.get("SERVICE_US", "1000")) / 1e6
 
 @operator
 def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The events as they came."""
+    """Sleep for all events, then return them unchanged."""
     time.sleep(SERVICE_S * batch.num_rows)
     return batch

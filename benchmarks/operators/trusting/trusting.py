@@ -1,4 +1,4 @@
-"""A filter and what answers what came, each also without the checks of what came: what these cost is the difference."""
+"""A filter and an operator that forwards, each with and without the checks of incoming bodies: the difference is the cost of the checks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from udo_protocol.formats import body
 
 
 def unchecked(data: pa.Buffer, schema: pa.Schema, rows: int, *, text: bool = True) -> pa.RecordBatch:
-    """What decoding would be among friends."""
+    """Decode without any checks, as if senders could be trusted."""
     return pa.ipc.read_record_batch(data, schema)
 
 
 class Forward(Operator):
-    """Every column, every row, as it came."""
+    """Every column and row, unchanged."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Context) -> pa.RecordBatch:
-        """The same."""
+        """Return the batch."""
         return batch
 
 
@@ -26,7 +26,7 @@ class Filter(Operator):
     """About half of the events."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Context) -> pa.RecordBatch:
-        """Those with an amount above the threshold."""
+        """Return the events with an amount above the threshold."""
         return batch.filter(pc.greater(batch.column("amount"), 500.0))
 
 
@@ -34,7 +34,7 @@ class Trusting:
     """Switches the checks of its process off."""
 
     def open(self, ctx: Context) -> None:
-        """Before the first event."""
+        """Switch the checks off before the first event."""
         body.read = unchecked
 
 
