@@ -1,6 +1,6 @@
 package operator
 
-// The bound of an answer, which Start tells: what an answer takes is looked at as it is gathered, and once more before it is sent.
+// The bound of an answer, given by Start: an answer's size is checked while it is gathered, and once more before it is sent.
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 )
 
-// noBound: a larger body cannot be told of, since its length is a number of 32 bits.
+// noBound is the size of the largest possible body, whose length is a number of 32 bits.
 const noBound = math.MaxUint32
 
 // tooLarge says that an answer is larger than the bound.
@@ -25,9 +25,9 @@ func (e tooLarge) Error() string {
 		what, e.size, e.bound)
 }
 
-// sizes tells how large the rows in some builders are, at least: bitmaps of what is null are left out.
+// sizes gives a lower bound of the size of the rows in some builders: validity bitmaps are left out.
 type sizes struct {
-	fixed  int64           // bits of a row's values that take the same each
+	fixed  int64           // bits of a row's values of fixed width
 	varied []array.Builder // the other columns
 }
 

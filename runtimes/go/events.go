@@ -1,6 +1,6 @@
 package operator
 
-// Events as rows of a record batch, and rows that become one.
+// Events as rows of a record batch, and rows gathered into one.
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/scalar"
 )
 
-// Event is one event. Its methods take a column's name, and panic with what there is when there is no such column or it has another type.
+// Event is one event. Its methods take a column's name; if there is none, or it has another type, they panic and name what there is.
 type Event struct {
 	batch   arrow.RecordBatch
 	columns map[string]int
@@ -35,13 +35,13 @@ func wrong(name string, column arrow.Array, want string) string {
 	return fmt.Sprintf("column %q is %s, not %s", name, column.DataType(), want)
 }
 
-// IsNull says whether the column is null.
+// IsNull reports whether the column is null.
 func (e Event) IsNull(name string) bool { return isNull(e.column(name), e.row) }
 
-// isNull says of a column of Arrow's type null, too, that it is: Arrow's own IsNull looks for a bitmap, which such a column lacks.
+// isNull reports whether a value is null, also in a column of Arrow's type null, where Arrow's own IsNull fails for want of a bitmap.
 func isNull(c arrow.Array, row int) bool { return c.IsNull(row) || c.DataType().ID() == arrow.NULL }
 
-// Int is an integer column of any width; 0 where it is null.
+// Int returns the value of an integer column of any width; 0 if it is null.
 func (e Event) Int(name string) int64 {
 	v, ok := e.Value(name).(int64)
 	if c := e.column(name); !ok && c.IsValid(e.row) {
@@ -50,7 +50,7 @@ func (e Event) Int(name string) int64 {
 	return v
 }
 
-// Float is a column of floating point numbers; 0 where it is null.
+// Float returns the value of a column of floating point numbers; 0 if it is null.
 func (e Event) Float(name string) float64 {
 	c := e.column(name)
 	switch c := c.(type) {
@@ -68,7 +68,7 @@ func (e Event) Float(name string) float64 {
 	panic(wrong(name, c, "a floating point number"))
 }
 
-// Text is a column of text; "" where it is null. It is copied, so that a state may keep it.
+// Text returns the value of a column of text; "" if it is null. It is copied, so that a state may keep it.
 func (e Event) Text(name string) string {
 	v, ok := e.Value(name).(string)
 	if c := e.column(name); !ok && c.IsValid(e.row) {
@@ -77,7 +77,7 @@ func (e Event) Text(name string) string {
 	return v
 }
 
-// Time is a column of timestamps; the zero time where it is null.
+// Time returns the value of a column of timestamps; the zero time if it is null.
 func (e Event) Time(name string) time.Time {
 	v, ok := e.Value(name).(time.Time)
 	if c := e.column(name); !ok && c.IsValid(e.row) {
@@ -86,7 +86,7 @@ func (e Event) Time(name string) time.Time {
 	return v
 }
 
-// Value is any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, Nested, or an Arrow scalar of what else there is.
+// Value returns the value of any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, Nested, or else an Arrow scalar.
 func (e Event) Value(name string) any { return valueOf(e.column(name), e.row) }
 
 func valueOf(c arrow.Array, row int) any {
@@ -149,7 +149,7 @@ func names[V any](columns map[string]V) string {
 // builder gathers emitted rows.
 type builder struct {
 	schema *arrow.Schema
-	fields []arrow.Field // those of the schema, which copies them each time
+	fields []arrow.Field // the schema's, which Schema.Fields copies each time
 	rows   *array.RecordBuilder
 	count  int64
 	sizes  sizes
@@ -161,9 +161,9 @@ func builderOf(schema *arrow.Schema, bound int64) *builder {
 	return &builder{schema: schema, fields: schema.Fields(), rows: rows, sizes: sizesOf(rows.Fields()), bound: bound}
 }
 
-// take makes a batch of the rows, of which none stays.
+// take returns the rows as a batch, and removes them.
 func (b *builder) take() arrow.RecordBatch {
-	b.requireBounded() // whatever the operator did with a panic
+	b.requireBounded() // even if the operator has recovered from the panic
 	b.count = 0
 	return b.rows.NewRecordBatch()
 }
@@ -173,7 +173,7 @@ func (b *builder) append(row Row) {
 		panic(SchemaError{fmt.Sprintf("expected an event with the columns %s; the operator answered %s", names(columnsOf(b.schema)), names(row))})
 	}
 	b.count++
-	b.requireBounded() // before the builders grow, to twice their size
+	b.requireBounded() // before the builders double their size
 	for i, f := range b.fields {
 		value, ok := row[f.Name]
 		if !ok {
@@ -194,7 +194,7 @@ func (b *builder) requireBounded() {
 	}
 }
 
-// appendNested copies one value of an array, with all that is below it.
+// appendNested copies one value of an array, with everything nested in it.
 func appendNested(b array.Builder, from arrow.Array, row int) error {
 	if !arrow.TypeEqual(from.DataType(), b.Type()) {
 		return fmt.Errorf("it is %s", from.DataType())

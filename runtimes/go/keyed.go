@@ -1,6 +1,6 @@
 package operator
 
-// Keys and their states, as the engine sends them and gets them back.
+// Keys and their states, in the tables that the engine sends and gets back.
 
 import (
 	"encoding/binary"
@@ -18,7 +18,7 @@ import (
 	"udo.dev/operator/internal/pb"
 )
 
-// Key is the key of an event: its state, its timers, and all that Context has.
+// Key is the key of an event: its state, its timers, and everything in Context.
 type Key struct {
 	*Context
 	number  int32
@@ -34,7 +34,7 @@ type timer struct {
 	at  int64
 }
 
-// Key is the value of the key column, or a slice of the values of several.
+// Key returns the value of the key column, or a slice of the values of several.
 func (k *Key) Key() any {
 	var key any
 	if err := unpack(k.key, &key); err != nil {
@@ -64,10 +64,10 @@ func (k *Key) SetState(state any) error {
 	return nil
 }
 
-// Clear drops the key's state, and when it expires.
+// Clear drops the key's state and its expiry.
 func (k *Key) Clear() { k.state, k.expires, k.changed = nil, nil, true }
 
-// Timer has OnTimer called for this key at the end of the first epoch whose watermark has reached `at`; the same time once.
+// Timer has OnTimer called for this key at the end of the first epoch whose watermark has reached `at`; once for equal times.
 func (k *Key) Timer(at time.Time) { *k.timers = append(*k.timers, timer{k.number, at.UnixMicro()}) }
 
 // Expire drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it.
@@ -102,7 +102,7 @@ func schemaMessage(schema *arrow.Schema) []byte {
 	return data.Bytes()
 }
 
-// keyed decodes the tables that the protocol itself defines.
+// keyed decodes the tables whose schemas the protocol fixes.
 type keyed struct{ index, keys, times *decoder }
 
 func newKeyed() *keyed {
@@ -166,7 +166,7 @@ func (k *keyed) rows(data []byte, touched []*Key) ([]*Key, error) {
 	return rows, nil
 }
 
-// changes are the tables STATES and SET of an answer.
+// changes returns the tables STATES and SET of an answer.
 func changes(touched []*Key, timers []timer, all bool) []table {
 	b := array.NewRecordBuilder(memory.DefaultAllocator, statesTable)
 	number, state := b.Field(0).(*array.Int32Builder), b.Field(1).(*array.BinaryBuilder)
@@ -210,7 +210,7 @@ type LocalTime struct{ time.Time }
 // Date is a day.
 type Date struct{ time.Time }
 
-// Day 1 of the profile's dates is 0001-01-01; 1970-01-01 is this one.
+// The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
 const epochDay = 719163
 
 func (d *Decimal) MarshalMsgpack() ([]byte, error) { return []byte(*d), nil }

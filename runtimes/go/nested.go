@@ -1,6 +1,6 @@
 package operator
 
-// Lists, structs and maps as Go has them.
+// Lists, structs and maps as Go values.
 
 import (
 	"bytes"
@@ -14,14 +14,14 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 )
 
-// Nested is a list, struct or map: the value of that row of an Arrow array. It is valid until the method returns, and may be emitted.
+// Nested is a list, struct or map: the value in a row of an Arrow array. It is valid until the method returns, and may be emitted.
 type Nested struct {
 	Array arrow.Array
 	Row   int
 }
 
-// Go is the value as Go has it, which may be kept: a list as []any, a struct as map[string]any, a map as map[any]any, and likewise what is in
-// them; binary keys are strings.
+// Go returns the value in Go's own types, which may be kept: a list as []any, a struct as map[string]any, a map as map[any]any, and
+// likewise their elements; binary keys are strings.
 func (n Nested) Go() any {
 	switch a := n.Array.(type) {
 	case *array.Map:
@@ -59,7 +59,7 @@ func goValue(a arrow.Array, row int) any {
 	return valueOf(a, row)
 }
 
-// appendGo appends a slice, an array or a map of Go's to a builder of lists, structs or maps; false if it is none of these.
+// appendGo appends a Go slice, array or map to a builder of lists, structs or maps; false if the value is none of these.
 func appendGo(b array.Builder, value any) (bool, error) {
 	v := reflect.ValueOf(value)
 	switch v.Kind() {
@@ -116,7 +116,7 @@ func appendStruct(b *array.StructBuilder, v reflect.Value) error {
 	return nil
 }
 
-// The entries in the order of their keys, since Go's maps have none.
+// appendMap appends the entries in the order of their keys, since Go's maps have no order.
 func appendMap(b *array.MapBuilder, v reflect.Value) error {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(one, other reflect.Value) int { return compared(one.Interface(), other.Interface()) })

@@ -7,7 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// What an operator emits as Go has it, it is given so, at every depth.
+// Nested values that an operator emits in Go's own types are read back in the same types, at every depth.
 func TestListsStructsAndMapsAreGosBothWays(t *testing.T) {
 	point := arrow.StructOf(arrow.Field{Name: "x", Type: arrow.PrimitiveTypes.Int64, Nullable: true}, arrow.Field{Name: "y", Type: arrow.BinaryTypes.String, Nullable: true})
 

@@ -5,8 +5,8 @@
 //	ProcessKeyed(event Event, ctx *Key) error                                        event by event, with the state of the event's key
 //	ProcessKeys(batch arrow.RecordBatch, keys []*Key, ctx *Context) (arrow.RecordBatch, error)   the same, vectorised: keys[i] is row i's
 //
-// and, where it wants them, Open, Close, OnTimer and Migrate. What a method returns as an error, or panics with, fails its frame with a
-// stack trace; the process goes on. Records and events are valid until the method returns.
+// and, as needed, Open, Close, OnTimer and Migrate. An error or a panic fails the method's frame with a stack trace; the process goes on.
+// Records and events are valid until the method returns.
 package operator
 
 import (
@@ -43,22 +43,22 @@ type Timed interface {
 	OnTimer(at time.Time, ctx *Key) error
 }
 
-// Migrating reads state that a version with another state_version has left (migrates_from in operator.toml).
+// Migrating reads the state of a version with another state_version (migrates_from in operator.toml).
 type Migrating interface {
 	Migrate(old State, from int) (State, error)
 }
 
-// Opener loads what the operator needs, once per process. Closer lets go of it when the process leaves in peace.
+// Opener loads what the operator needs, once per process. Closer releases it when the process ends normally.
 type Opener interface{ Open(ctx *Context) error }
 
-// Closer is called once when the process leaves in peace.
+// Closer is called once when the process ends normally.
 type Closer interface{ Close() error }
 
-// State is the state of a key as a map; a struct with `msgpack` tags does as well.
+// State is the state of a key as a map; a struct with `msgpack` tags will do as well.
 type State = map[string]any
 
 // Row is one answered event: the manifest's output columns. Values are Go's numbers, bool, string, []byte, time.Time, Decimal, nil,
-// or what Event.Value gave.
+// or a result of Event.Value.
 type Row map[string]any
 
 // SchemaError says that an answer does not fit the output schema.
@@ -66,12 +66,12 @@ type SchemaError struct{ Reason string }
 
 func (e SchemaError) Error() string { return e.Reason }
 
-// Context is what the platform tells an operator. Environment values and secrets stand in the process's environment.
+// Context is the operator's context. Environment values and secrets are in the process's environment.
 type Context struct {
 	Operator, Version, Instance string
 	Input, Output               *arrow.Schema
-	Directory                   string       // files given at deployment lie here
-	Log                         *slog.Logger // its lines reach `udo logs`
+	Directory                   string       // of the files given at deployment
+	Log                         *slog.Logger // shown by `udo logs`
 	watermark                   *int64
 	rows                        *builder
 }
@@ -79,7 +79,7 @@ type Context struct {
 // Emit answers an event.
 func (c *Context) Emit(row Row) { c.rows.append(row) }
 
-// Watermark is the event time up to which all has been seen; false before any is known.
+// Watermark returns the event time up to which all events have been seen; false until it is known.
 func (c *Context) Watermark() (time.Time, bool) {
 	if c.watermark == nil {
 		return time.Time{}, false

@@ -26,7 +26,7 @@ const (
 	protocolVersion = 1
 	sdk             = "go 0.1.0"
 	sharedMemory    = "shared-memory"
-	// slack is how much garbage there may be before it is collected. A frame's tables are garbage once it is answered, and a small heap
+	// slack is the amount of garbage allowed before it is collected. A frame's tables are garbage once it is answered, and a small heap
 	// would be collected every few frames, at several times the frames' own cost.
 	slack = 32 << 20
 )
@@ -38,7 +38,7 @@ type server struct {
 	input  *decoder
 	keyed  *keyed
 	column map[string]int
-	row    int // of what is being processed; -1: not row by row
+	row    int // the row being processed; -1: not row by row
 }
 
 func serve(op any, path string) error {
@@ -65,7 +65,7 @@ func serve(op any, path string) error {
 	for {
 		request, tables, err := w.receive()
 		if errors.Is(err, io.EOF) {
-			return nil // the engine has gone, and we with it
+			return nil // the engine is gone, so this process ends
 		}
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func capabilitiesOf(op any) ([]string, error) {
 	return found, nil
 }
 
-// guarded handles a request; what it returns as an error or panics with becomes a Failure.
+// guarded handles a request; an error or a panic becomes a Failure.
 func (s *server) guarded(request, reply *pb.Message, tables map[pb.Part_Table][]byte) (answer []table) {
 	s.row = -1
 	defer func() {
@@ -144,7 +144,7 @@ func (s *server) fail(reply *pb.Message, why any, trace string) {
 	}
 	reply.Kind = &pb.Message_Failure{Failure: f}
 	if s.ctx.Output != nil {
-		s.ctx.rows = builderOf(s.ctx.Output, s.wire.bound) // what was emitted before goes nowhere
+		s.ctx.rows = builderOf(s.ctx.Output, s.wire.bound) // drops the rows emitted so far
 	}
 }
 
@@ -316,7 +316,7 @@ func (s *server) whole(answer arrow.RecordBatch, err error) ([]table, error) {
 	return []table{{pb.Part_ROWS, answer}}, nil
 }
 
-// logs sends what is logged to the engine.
+// logs sends log records to the engine.
 type logs struct {
 	slog.Handler
 	wire *wire

@@ -7,17 +7,16 @@ import (
 	"syscall"
 )
 
-// leastShared: smaller tables cost less in the message itself.
+// leastShared is the least size of a table to share: smaller ones cost less in the message itself.
 const leastShared = 32 << 10
 
-// shared is the memory that the engine has offered in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of
-// replies.
+// shared is the memory offered by the engine in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of replies.
 type shared struct {
 	requests, replies []byte
-	used              int // of replies, by the message that is being written
+	used              int // bytes of replies used by the message being written
 }
 
-// givenShared is nil if there is none, or it is not to be had.
+// givenShared returns nil if no memory is offered, or it cannot be mapped.
 func givenShared() *shared {
 	file, err := os.OpenFile(os.Getenv("UDO_OPERATOR_SHARED"), os.O_RDWR, 0)
 	if err != nil {
@@ -36,7 +35,7 @@ func givenShared() *shared {
 	return &shared{requests: memory[:half:half], replies: memory[half:]}
 }
 
-// take copies a table of a request: the engine writes the next one over it.
+// take copies a table of a request: the engine overwrites it with the next one.
 func (s *shared) take(offset, size uint64) ([]byte, error) {
 	whole := uint64(len(s.requests))
 	if offset > whole || size > whole-offset {
@@ -45,8 +44,8 @@ func (s *shared) take(offset, size uint64) ([]byte, error) {
 	return append([]byte(nil), s.requests[offset:offset+size]...), nil
 }
 
-// put lets a table be written there. It returns the table's bytes, and its offset in the memory if it is to stay there: a small one is
-// better sent. No bytes: there is no room.
+// put writes a table into the memory. It returns the table's bytes, and its offset if it is to stay there: a small one is better sent.
+// No bytes: there is no room.
 func (s *shared) put(write func(io.Writer) error) ([]byte, *uint64, error) {
 	into := &room{left: s.replies[min(s.used, len(s.replies)):]}
 	whole := into.left
@@ -67,7 +66,7 @@ func (s *shared) put(write func(io.Writer) error) ([]byte, *uint64, error) {
 
 var errNoRoom = errors.New("no room in the shared memory")
 
-// room is what is left of a slice.
+// room is the rest of a slice, as a writer.
 type room struct{ left []byte }
 
 func (r *room) Write(data []byte) (int, error) {

@@ -41,7 +41,7 @@ func unpack(data []byte, into any) error {
 	return nil
 }
 
-// widened has all integers as int64 (uint64 where they need it) and floats as float64; maps and slices are changed in place.
+// widened converts all integers to int64 (uint64 where needed) and floats to float64; maps and slices are changed in place.
 func widened(value any) any {
 	switch v := value.(type) {
 	case int8:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each golden value, read into any and written again, has the same bytes.
+// Each golden value, read into an `any` and written again, has the same bytes.
 func TestGoldenStatesAreReadAndWrittenAgain(t *testing.T) {
 	data, err := os.ReadFile("../conformance/state.json")
 	if err != nil {

@@ -28,8 +28,8 @@ type wire struct {
 	reader *bufio.Reader
 	conn   net.Conn
 	lock   sync.Mutex // an operator may log from any goroutine
-	shared *shared    // once it is agreed on
-	bound  int64      // of an answer's tables, wherever they lie; told by Start
+	shared *shared    // once agreed on
+	bound  int64      // of an answer's tables in bytes, in the body or in shared memory; given by Start
 }
 
 type table struct {
@@ -88,7 +88,7 @@ func (w *wire) receive() (*pb.Message, map[pb.Part_Table][]byte, error) {
 	return message, tables, nil
 }
 
-// send writes one message with its tables; tooLarge, and nothing is written, if they are beyond the bound.
+// send writes one message with its tables; tooLarge, and nothing is written, if they exceed the bound.
 func (w *wire) send(message *pb.Message, tables ...table) error {
 	var body bytes.Buffer
 	if len(tables) > 0 && w.shared != nil {
@@ -127,7 +127,7 @@ func (w *wire) send(message *pb.Message, tables ...table) error {
 	return err
 }
 
-// put writes a table into the shared memory, if there is one and it is large, or into the body.
+// put writes a table into the shared memory, if there is one and the table is large, or into the body.
 func (w *wire) put(t table, body *bytes.Buffer) (*pb.Part, error) {
 	payload, err := ipc.GetRecordBatchPayload(t.batch)
 	if err != nil {
@@ -156,7 +156,7 @@ func (w *wire) put(t table, body *bytes.Buffer) (*pb.Part, error) {
 	return &pb.Part{Table: t.kind, Bytes: uint64(size)}, nil
 }
 
-// decoder makes record batches of messages that have no schema of their own.
+// decoder makes record batches from messages that have no schema of their own.
 type decoder struct {
 	schema *arrow.Schema
 	reader *ipc.Reader
@@ -165,7 +165,7 @@ type decoder struct {
 
 var errGarbled = errors.New("not an Arrow message")
 
-// decoderOf reads batches of the schema in this Arrow schema message.
+// decoderOf returns a decoder for the schema in this Arrow schema message.
 func decoderOf(schema []byte) (*decoder, error) {
 	d := &decoder{}
 	if err := d.give(schema); err != nil {

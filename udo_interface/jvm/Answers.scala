@@ -30,7 +30,7 @@ private[udo] final class Answers(
   private val batch = new ColumnarBatch(vectors.toArray)
   private val answered = fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
     val from = ArrowUtils.fromArrowField(field)
-    // Of types with the same bytes, only an instant and a wall clock differ: read the column as the planned type.
+    // Among types with the same bytes, only an instant and a wall clock differ: read the column as the planned type.
     if (Answers.zoneless(from) == Answers.zoneless(to)) BoundReference(i, to, nullable = true)
     else Cast(BoundReference(i, from, nullable = true), to, Some("UTC"))
   }
@@ -57,7 +57,7 @@ private[udo] final class Answers(
 }
 
 private[udo] object Answers {
-  /** The reasons why columns of `have` cannot serve as `want`, if any. As misfits of udo_protocol/formats/schema.py. */
+  /** The reasons why columns of `have` cannot serve as `want`, if any, as from `misfits` in udo_protocol/formats/schema.py. */
   def misfits(have: Schema, want: Schema): Seq[String] = {
     val there = have.getFields.asScala.map(f => f.getName -> f).toMap
     want.getFields.asScala.toSeq.flatMap { f =>

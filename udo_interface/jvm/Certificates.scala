@@ -25,7 +25,7 @@ private[udo] object Certificates {
   private val Pem = """(?s)-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END \1-----""".r
   private var last: (Path, Seq[Any], SSLContext) = _
 
-  /** The TLS of one connection to this host: it checks the server's chain, and `checkName` its name. `address`: how errors name it. */
+  /** The TLS of one connection to this host: it checks the server's chain, and `checkName` its name. `address`: its name in errors. */
   def engine(host: String, port: Int, address: String, setting: Option[String]): SSLEngine = {
     val folder = found(setting).getOrElse(
       throw UdoException.byCode(
@@ -131,8 +131,8 @@ private[udo] object Certificates {
   }
 
   /**
-   * The key in this file, of the kind of the certificate's. Java reads PKCS #8 only ("PRIVATE KEY"); the forms "RSA PRIVATE KEY" and "EC
-   * PRIVATE KEY", which cert-manager writes, are what stands in it behind the algorithm, and the certificate names the algorithm.
+   * The key in this file, of the same kind as the certificate's. Java reads PKCS #8 only ("PRIVATE KEY"); the forms "RSA PRIVATE KEY" and
+   * "EC PRIVATE KEY", which cert-manager writes, are the part of PKCS #8 after the algorithm, which is taken from the certificate.
    */
   private def privateKey(file: Path, of: PublicKey): PrivateKey = {
     val (kind, text) = Pem.findFirstMatchIn(new String(Files.readAllBytes(file), ISO_8859_1)).map(m => (m.group(1), m.group(2))).getOrElse(
@@ -144,7 +144,7 @@ private[udo] object Certificates {
     KeyFactory.getInstance(of.getAlgorithm).generatePrivate(new PKCS8EncodedKeySpec(whole))
   }
 
-  /** What of DER takes to put a key into PKCS #8. */
+  /** The part of DER that is needed to put a key into PKCS #8. */
   private object Der {
     /** An element with this tag. */
     def of(tag: Int, content: Array[Byte]): Array[Byte] = {
@@ -153,7 +153,7 @@ private[udo] object Certificates {
       (tag.toByte +: length) ++ content
     }
 
-    /** The first element within a sequence, whole. */
+    /** The whole first element of a sequence. */
     def first(sequence: Array[Byte]): Array[Byte] = {
       val inside = sequence.drop(contentAt(sequence))
       inside.take(contentAt(inside) + sizeOf(inside))

@@ -22,7 +22,7 @@ private[udo] final case class Payload(pieces: Seq[ByteBuffer]) {
 
 /**
  * A connection to a queue server (RESP), as udo_protocol/queue/connection.py: it never reconnects and never retries. `path`: of a Unix
- * socket, or rediss://host:port, for which `tls` names the folder of certificates if it is not where it usually lies. Replies are Long,
+ * socket, or rediss://host:port, for which `tls` names the folder of certificates if it is not in its usual place. Replies are Long,
  * String (a status), Array[Byte], Seq, null or Refusal. One thread at a time.
  */
 private[udo] final class Connection(
@@ -199,7 +199,7 @@ private[udo] final class Connection(
 
   private def bounded(size: Long): Int = {
     if (size > bulkBytes) {
-      close() // the replies after it cannot be found
+      close() // the beginning of the next reply is unknown
       throw UdoException.protocol(s"a value of $size bytes; the bound is $bulkBytes")
     }
     size.toInt

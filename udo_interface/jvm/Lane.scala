@@ -56,7 +56,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
     pending < math.min(window, LeastShare) || pending < share(window)
   }
 
-  /** How many frames of the window may be under way: all while the lane is alone in its slot, else its fair part. */
+  /** The number of frames of the window that may be under way: all while the lane is alone in its slot, else its fair part. */
   private def share(window: Int): Int =
     if (lanes <= 1) window else math.min(window, math.max(LeastShare, opened.bounds.windowFrames / lanes.toInt))
 
@@ -224,7 +224,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
 }
 
 private[udo] object Lane {
-  // As in udo_interface/lane.py.
+  // The values of udo_interface/lane.py.
   private val LeastShare = 2
   private val ShareLookNs = TimeUnit.MILLISECONDS.toNanos(250)
   private val BusyIncrementUs = 500L

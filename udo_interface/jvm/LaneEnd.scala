@@ -46,7 +46,7 @@ private[udo] final class LaneEnd(
     connection.call("FCALL", "udo_open", 1, prefix, lane, bounds.laneTtlMs, schemaId, schema, client)
   }
 
-  /** How many lanes are open in this slot. */
+  /** The number of lanes open in this slot. */
   def lanes(): Long = connection.call("SCARD", s"${prefix}lanes").asInstanceOf[Long]
 
   /** Append frame `n` by that version of the route, without waiting; `reply` returns the outcome. */

@@ -15,7 +15,7 @@ import org.apache.hadoop.fs.permission.FsPermission
  */
 class LocalFiles extends LocalFileSystem(new RawLocalFiles)
 
-/** The same for callers of FileContext, such as Spark's checkpoints. */
+/** The file system for callers of FileContext, such as Spark's checkpoints. */
 class LocalFilesContext(@annotation.unused uri: URI, conf: Configuration) extends ChecksumFs(new RawLocalFilesContext(conf))
 
 private[udo] class RawLocalFiles extends RawLocalFileSystem {
@@ -32,5 +32,5 @@ private[udo] class RawLocalFilesContext(conf: Configuration)
   override def getUriDefaultPort: Int = -1
   override def getServerDefaults(path: Path): FsServerDefaults = LocalConfigKeys.getServerDefaults
   @deprecated("as its parent's", "") override def getServerDefaults: FsServerDefaults = LocalConfigKeys.getServerDefaults
-  override def isValidName(name: String): Boolean = true // a path of Linux may hold any character
+  override def isValidName(name: String): Boolean = true // a Linux path may have any character
 }

@@ -75,7 +75,7 @@ private[udo] final class ProgressDeadline(end: LaneEnd, place: Place, answerTime
 private[udo] object ProgressDeadline {
   /** The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so. */
   val GraceMs = 15000L
-  /** How often a waiting lane checks that the slot still serves. */
+  /** The interval at which a waiting lane checks that the slot still serves. */
   val LookMs = 1000L
 
   lazy val host: String = InetAddress.getLocalHost.getHostName

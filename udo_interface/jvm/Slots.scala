@@ -23,7 +23,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     var slots: Seq[Int] = 0 until lanes.size
   }
 
-  /** How many slots events may go to. */
+  /** The number of slots that events may go to. */
   def size: Int = lanes.size
 
   /** The slot of that key group. */

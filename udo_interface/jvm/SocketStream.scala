@@ -71,7 +71,7 @@ private[udo] final class SocketStream private (channel: SocketChannel, connected
 }
 
 private[udo] object SocketStream {
-  /** How often a wait checks whether the task was killed. */
+  /** The interval at which a wait checks whether the task was killed. */
   private val LookMs = 1000L
   /** The most buffers in one write. */
   private val Gathered = 64

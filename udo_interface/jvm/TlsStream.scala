@@ -5,9 +5,9 @@ import java.nio.ByteBuffer
 import javax.net.ssl.{SSLEngine, SSLException}
 import javax.net.ssl.SSLEngineResult.{HandshakeStatus, Status}
 
-/** TLS over a socket, which it closes. The handshake is over when it has been made; SSLException if one side refuses the other. */
+/** TLS over a socket, which it closes. The constructor makes the handshake; SSLException if one side refuses the other. */
 private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, deadline: Long) extends ByteStream {
-  // Both are kept as they are read: between position and limit is what has come and was not used so far.
+  // Both are kept ready for reading: the bytes between position and limit have been received and not yet used.
   private var received = TlsStream.empty(TlsStream.Records * engine.getSession.getPacketBufferSize)
   private var decrypted = TlsStream.empty(engine.getSession.getApplicationBufferSize)
   private var encrypted = ByteBuffer.allocate(TlsStream.Records * engine.getSession.getPacketBufferSize)
@@ -46,7 +46,7 @@ private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, dead
     catch {
       case e: SSLException => throw e
       case e: IOException =>
-        // With TLS 1.3 a refusal of this side's certificate comes after the handshake, and the connection is closed behind it.
+        // With TLS 1.3 a refusal of this side's certificate comes after the handshake, and then the connection is closed.
         try decrypt(deadline)
         catch {
           case refused: SSLException => throw refused
@@ -89,7 +89,7 @@ private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, dead
     socket.write(Array(encrypted), deadline)
   }
 
-  /** Decrypt the next record, behind what is left of the former ones; false: the other side has closed. */
+  /** Decrypt the next record, after the rest of earlier ones; false: the other side has closed. */
   private def decrypt(deadline: Long): Boolean = {
     while (true) {
       decrypted.compact()
@@ -117,7 +117,7 @@ private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, dead
 }
 
 private[udo] object TlsStream {
-  /** How many records are read and written at once. */
+  /** The number of records that are read and written at once. */
   private val Records = 4
   private val Awaits = Set(HandshakeStatus.NEED_UNWRAP, HandshakeStatus.NEED_UNWRAP_AGAIN)
 
@@ -127,7 +127,7 @@ private[udo] object TlsStream {
     made
   }
 
-  /** The same bytes in a buffer with room for so many more. */
+  /** Copy the bytes into a buffer with room for `more` bytes after them. */
   private def larger(bytes: ByteBuffer, more: Int): ByteBuffer = {
     val made = ByteBuffer.allocate(bytes.remaining + more).put(bytes)
     made.flip()

@@ -5,7 +5,7 @@ import java.lang.reflect.Constructor
 import org.apache.spark.QueryContext
 import org.apache.spark.api.python.PythonException
 
-/** An error of udo_protocol/errors.py, as a Spark user sees it from the Python path: its class there, and its text; no stack of ours. */
+/** An error of udo_protocol/errors.py, as a Spark user sees it from the Python path: its class there and its text, without a stack. */
 final class UdoException(val kind: String, text: String) extends RuntimeException(text, null, false, false) {
   override def toString: String = s"udo_protocol.errors.$kind: $getMessage"
 
@@ -50,7 +50,7 @@ object UdoException {
   def serverLost(text: String): UdoException = byCode("server_lost", text)
   def protocol(text: String): UdoException = byCode("protocol", text)
 
-  /** As udo_protocol/cut.py: the beginning and the end stay. */
+  /** Cut a text as udo_protocol/cut.py does: the beginning and the end stay. */
   def cut(text: String, most: Int): String =
     if (text.length <= most) text
     else {

@@ -21,7 +21,7 @@ import org.apache.spark.util.LongAccumulator
 /** A micro-batch of a run of a streaming query; `asynchronous`: the query writes its offsets now and then, not with each micro-batch. */
 private[udo] final case class Epoch(query: UUID, run: UUID, batch: Long, asynchronous: Boolean)
 
-/** The streaming queries of this driver, found by the sessions that are theirs alone: neither threads nor tasks tell their query. */
+/** The streaming queries of this driver, found by their own sessions, since neither threads nor tasks identify their query. */
 private[udo] object Queries {
   /** The micro-batch under way of the query that runs its batches in this session, a clone made for the query alone. */
   def epoch(session: SparkSession): Option[Epoch] =

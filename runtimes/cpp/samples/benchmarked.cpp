@@ -1,4 +1,4 @@
-// The roles that `python -m benchmarks languages` times.
+// The roles timed by `python -m benchmarks languages`.
 #include "conformance.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-// The C++ SDK's conformance operator: docs/operator-protocol.md says what each role does, and `udo conformance` tries it.
+// The C++ SDK's conformance operator: docs/operator-protocol.md describes the roles, and `udo conformance` tests them.
 #include "conformance.hpp"
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 using std::string;
 
-// Opening fails where the environment says so.
+// Opening fails if the environment asks for it.
 template <class Kind>
 struct Opened : Kind {
     void open(const udo::Context&) override {
@@ -55,7 +55,7 @@ struct Doing : Opened<udo::Events> {
     void close() override { std::cout << "closed" << std::endl; }
 };
 
-// Adds to n of the key's state, and leaves what else there is.
+// Adds to n in the key's state, and leaves the rest.
 std::int64_t add(udo::Key& key, std::int64_t n) {
     auto state = key.state().value_or(udo::json::object());
     const auto sum = state.value("n", std::int64_t{0}) + n;

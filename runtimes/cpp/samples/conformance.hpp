@@ -1,4 +1,4 @@
-// What the two files of the conformance operator share.
+// The declarations shared by the two files of the conformance operator.
 #pragma once
 
 #include <arrow/builder.h>
@@ -11,7 +11,7 @@ struct Counted {
     NLOHMANN_DEFINE_TYPE_INTRUSIVE(Counted, n)
 };
 
-// Adds to each row's key, and keeps the sums as the keys' states; the sums behind each row.
+// Adds to each row's key, keeps the sums as the keys' states, and returns the sum after each row.
 template <class Added>
 std::shared_ptr<arrow::Array> summed(udo::Keys& keys, Added added) {
     std::vector<Counted> sums;
@@ -24,5 +24,5 @@ std::shared_ptr<arrow::Array> summed(udo::Keys& keys, Added added) {
     return udo::check(n.Finish());
 }
 
-// One of the roles that are timed; -1 if there is no such role.
+// Runs a role for benchmarks; -1 if there is no such role.
 int benchmarked(std::string_view role);

@@ -1,4 +1,4 @@
-// Answers every event as it came.
+// Answers every event unchanged.
 #include <udo/operator.hpp>
 
 struct Forward : udo::Batches {

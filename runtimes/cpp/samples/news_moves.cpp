@@ -18,7 +18,7 @@ struct NewsMoves : udo::Keyed, udo::Timed {
         const std::string input(event.get<std::string_view>("input"));
         const auto headline = event.get<std::optional<std::string_view>>("headline").value_or("");
         const auto price = event.get<std::optional<double>>("price").value_or(0);
-        if (headline.empty() && price == 0) return;  // it says nothing
+        if (headline.empty() && price == 0) return;  // it carries no information
         auto state = key.state<State>().value_or(State());
         const auto at = event.get<udo::Timestamp>("at");
         state.waiting.emplace_back(at, input, input == "news" ? udo::json(headline) : udo::json(price));
@@ -26,7 +26,7 @@ struct NewsMoves : udo::Keyed, udo::Timed {
         key.set_state(state);
     }
 
-    // The events of this moment: news first, then the trades, as they came.
+    // Processes the events of this moment: news first, then the trades, in order of arrival.
     void on_timer(udo::Timestamp at, udo::Key& key, udo::Context& ctx) override {
         auto [waiting, news, price] = key.state<State>().value_or(State());
         std::erase_if(news, [at](const auto& one) { return at - std::get<0>(one) > WITHIN; });

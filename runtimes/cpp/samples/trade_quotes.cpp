@@ -4,7 +4,7 @@
 
 using Number = std::optional<double>;
 
-// The state of a symbol, as any language may have left it: trades that wait, and quotes that are still needed, by time.
+// The state of a symbol, as any language may have left it: waiting trades, and quotes that are still needed, by time.
 struct State {
     std::vector<std::tuple<udo::Timestamp, Number>> trades;          // at, price
     std::vector<std::tuple<udo::Timestamp, Number, Number>> quotes;  // at, bid, ask
@@ -30,7 +30,7 @@ struct TradeQuotes : udo::Keyed, udo::Timed {
         key.set_state(state);
     }
 
-    // Event time has passed the trades of this moment in both inputs.
+    // Called when event time has passed the trades of this moment in both inputs.
     void on_timer(udo::Timestamp at, udo::Key& key, udo::Context& ctx) override {
         auto [trades, quotes] = key.state<State>().value_or(State());
         const auto later = std::ranges::upper_bound(quotes, at, {}, time_of<decltype(quotes)::value_type>);

@@ -1,4 +1,4 @@
-// The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE or the last argument names.
+// The conformance operator (docs/operator-protocol.md, Conformance), in the role named by UDO_CONFORMANCE or by the last argument.
 import {batchOf, run, values} from "udo-operator";
 
 import {BENCHMARKED} from "./benchmarked.js";

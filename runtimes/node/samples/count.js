@@ -1,4 +1,4 @@
-// Answers each event with how many of its key there have been.
+// Answers each event with the number of events of its key so far.
 import {run} from "udo-operator";
 
 run({

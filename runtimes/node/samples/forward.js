@@ -1,4 +1,4 @@
-// Answers every event as it came.
+// Answers every event unchanged.
 import {run} from "udo-operator";
 
 run({processBatch: (batch) => batch});

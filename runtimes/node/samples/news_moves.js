@@ -3,21 +3,21 @@ import {run} from "udo-operator";
 
 const WITHIN_NS = 60_000_000_000n, MOVE = 0.02;
 
-// The state of a symbol, as any language may have left it: events that wait, as [at, input, headline or price]; news that no large move has
+// The state of a symbol, as any language may have left it: waiting events, as [at, input, headline or price]; news that no large move has
 // followed yet, as [at, headline, price before it]; the last price. There is no price before the first trade.
 const stateOf = (key) => key.state ?? {waiting: [], news: [], price: null};
 
 run({
   processKeyed(event, key) {
     const said = event.input === "news" ? event.headline : event.price;
-    if (!said) return; // it says nothing
+    if (!said) return; // it carries no information
     const state = stateOf(key);
     state.waiting.push([event.at, event.input, said]);
     key.state = state;
     key.timer(event.at);
   },
 
-  // The events of this moment: news first, then the trades, as they came.
+  // Processes the events of this moment: news first, then the trades, in order of arrival.
   onTimer(at, key) {
     let {waiting, news, price} = stateOf(key);
     const now = waiting.filter(([time]) => time.ns === at.ns);

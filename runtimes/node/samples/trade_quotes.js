@@ -1,7 +1,7 @@
 // A keyed join of two inputs: each trade with the quote that was in force when it was made.
 import {run} from "udo-operator";
 
-// The state of a symbol, as any language may have left it: trades that wait, as [at, price], and quotes that are still needed, by time, as
+// The state of a symbol, as any language may have left it: waiting trades, as [at, price], and quotes that are still needed, by time, as
 // [at, bid, ask].
 const stateOf = (key) => key.state ?? {trades: [], quotes: []};
 
@@ -10,7 +10,7 @@ run({
     const {trades, quotes} = stateOf(key);
     if (event.input === "quotes") {
       quotes.push([event.at, event.bid, event.ask]);
-      quotes.sort(([a], [b]) => Number(a.ns - b.ns)); // those of the same time as they came
+      quotes.sort(([a], [b]) => Number(a.ns - b.ns)); // stable: equal times in order of arrival
     } else {
       trades.push([event.at, event.price]);
       key.timer(event.at);
@@ -18,7 +18,7 @@ run({
     key.state = {trades, quotes};
   },
 
-  // Event time has passed the trades of this moment in both inputs.
+  // Called when event time has passed the trades of this moment in both inputs.
   onTimer(at, key) {
     const {trades, quotes} = stateOf(key);
     const before = quotes.filter(([time]) => time <= at);

@@ -27,9 +27,9 @@ namespace {
 
 using std::chrono::floor, std::chrono::seconds, std::chrono::nanoseconds, std::chrono::microseconds, std::chrono::days;
 
-// Day 1 of the profile's dates is 0001-01-01; 1970-01-01 is this one.
+// The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
 constexpr std::int64_t EPOCH_DAY = 719'163;
-// A time of MessagePack's own extension has this many bits of seconds in its form of 8 bytes.
+// The bits of seconds in the 8-byte form of MessagePack's own extension for times.
 constexpr int SECONDS_BITS = 34;
 
 void append(std::vector<std::uint8_t>& bytes, std::uint64_t number, int size) {

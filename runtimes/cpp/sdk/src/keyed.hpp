@@ -1,4 +1,4 @@
-// Keys and their states, as the engine sends them and gets them back.
+// Keys and their states, in the tables that the engine sends and gets back.
 #pragma once
 
 #include "wire.hpp"
@@ -7,13 +7,13 @@ namespace udo::detail {
 
 class KeyTables {
   public:
-    // The keys in a request's table KEYS, which has to outlive them; their rows are those of INDEX.
+    // The keys in a request's table KEYS, which must outlive them; `rows` is from INDEX.
     static Keys touched(const Request& request, Batch& keys);
     // The column `key` of INDEX or DUE: numbers below `count`.
     static std::vector<std::size_t> numbers(const arrow::RecordBatch& batch, std::size_t count);
-    // Timers that are due.
+    // The timers that are due.
     static Batch due(const Request& request);
-    // The tables STATES and SET of an answer; `all`: also states that are as before.
+    // The tables STATES and SET of an answer; `all`: including unchanged states.
     static std::vector<std::pair<Table, Batch>> changes(const Keys& keys, bool all);
 };
 

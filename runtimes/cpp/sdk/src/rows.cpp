@@ -1,4 +1,4 @@
-// Events as rows of a record batch, and rows that become one.
+// Events as rows of a record batch, and rows gathered into one.
 #include "rows.hpp"
 
 #include <arrow/util/decimal.h>
@@ -25,7 +25,7 @@ auto at(const arrow::Array& column, std::int64_t row) {
     return static_cast<const Column&>(column).GetView(row);
 }
 
-// µs since 1970.
+// A time as µs since 1970.
 std::int64_t micros(const arrow::Array& column, std::int64_t row) {
     const auto ticks = at<arrow::TimestampArray>(column, row);
     switch (static_cast<const arrow::TimestampType&>(*column.type()).unit()) {
@@ -94,7 +94,7 @@ Timestamp read(const arrow::Array& column, std::int64_t row, std::string_view na
     return Timestamp(std::chrono::microseconds(micros(column, row)));
 }
 
-// One value into one column. Each returns whether it fits.
+// Appends a value to a column. Each overload returns whether the value fits.
 struct Appending {
     arrow::ArrayBuilder& column;
     const arrow::DataType& type;
@@ -193,7 +193,7 @@ void Rows::push(std::span<const Field> row) {
         throw SchemaError("expected an event with the columns " + named(*schema_) + "; the operator answered one of " + many);
     }
     count_++;
-    require_bounded();  // before the builders grow, to twice their size
+    require_bounded();  // before the builders double their size
     for (std::size_t n = 0; n < columns_.size(); n++) {
         const auto& field = *schema_->field(static_cast<int>(n));
         const Field* found = &row[n];
@@ -215,7 +215,7 @@ void Rows::require_bounded() const {
 }
 
 Batch Rows::take() {
-    require_bounded();  // whatever the operator did with an exception
+    require_bounded();  // even if the operator has caught the exception
     std::vector<std::shared_ptr<arrow::Array>> made;
     for (const auto& column : columns_) made.push_back(check(column->Finish()));
     return arrow::RecordBatch::Make(schema_, std::exchange(count_, 0), std::move(made));

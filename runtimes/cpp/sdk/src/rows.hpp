@@ -12,9 +12,9 @@ namespace udo::detail {
 class Rows {
   public:
     Rows(std::shared_ptr<arrow::Schema> schema, std::uint64_t bound);
-    // SchemaError says what does not fit, TooLarge that they are too many; the rows are of no use then.
+    // Adds a row. SchemaError if it does not fit, TooLarge if there are too many; then the rows are unusable.
     void push(std::span<const Field> row);
-    // What has been pushed, of which nothing stays here.
+    // Returns the rows as a batch, and removes them.
     Batch take();
 
   private:

@@ -35,7 +35,7 @@ using Tables = std::vector<std::pair<Table, Batch>>;
 
 Timestamp at_us(std::int64_t us) { return Timestamp(std::chrono::microseconds(us)); }
 
-// The field `watermark_us`, of tag 1 in Data and Timers.
+// The field `watermark_us`, which has tag 1 in Data and in Timers.
 std::optional<Timestamp> watermark_of(const std::string& content) {
     protozero::pbf_reader fields(content);
     return fields.next(1) ? std::optional(at_us(fields.get_sint64())) : std::nullopt;
@@ -59,7 +59,7 @@ class Server {
         hello();
         for (bool going = true; going;) {
             const auto request = wire_.receive();
-            if (!request) return;  // the engine has gone, and we with it
+            if (!request) return;  // the engine is gone, so this process ends
             going = request->kind != Kind::STOP;
             row_.reset();
             try {
@@ -115,7 +115,7 @@ class Server {
         fields.add_string(3, trace());
         if (row_) fields.add_uint32(4, static_cast<std::uint32_t>(*row_));
         fields.add_string(5, code);
-        if (ctx_) ctx_->rows_ = std::make_unique<Rows>(ctx_->output, wire_.bound);  // what was emitted before goes nowhere
+        if (ctx_) ctx_->rows_ = std::make_unique<Rows>(ctx_->output, wire_.bound);  // drops the rows emitted so far
         wire_.send(id, Kind::FAILURE, content);
     }
 
@@ -221,7 +221,7 @@ class Server {
 
     Tables emitted() { return {{Table::ROWS, ctx_->rows_->take()}}; }
 
-    // An answer that the operator has made itself.
+    // The table of an answer made by the operator itself.
     Tables whole(const Batch& answer) {
         if (!answer) return {};
         const auto &have = *answer->schema(), &want = *ctx_->output;
@@ -251,7 +251,7 @@ class Server {
     Wire wire_;
     std::optional<Context> ctx_;
     Event::Columns columns_;
-    std::optional<std::int64_t> row_;  // of what is being processed; none: not row by row
+    std::optional<std::int64_t> row_;  // the row being processed; none: not row by row
 };
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// How large rows are: see size.hpp.
+// The size of rows: see size.hpp.
 #include "size.hpp"
 
 namespace udo::detail {
@@ -17,7 +17,7 @@ const arrow::ArrayBuilder& elements(const arrow::ArrayBuilder& list) {
     return *static_cast<const Builder&>(list).value_builder();
 }
 
-// Bytes of each value of this type; 0 if they do not take the same, or less than a byte.
+// The bytes of each value of this type; 0 if values differ in size, or take less than a byte.
 std::uint64_t width(const arrow::DataType& type) {
     if (!arrow::is_fixed_width(type.id())) return 0;
     return static_cast<std::uint64_t>(static_cast<const arrow::FixedWidthType&>(type).bit_width()) / 8;

@@ -1,4 +1,4 @@
-// The bound of an answer, which Start tells, and how large rows are while they are gathered.
+// The bound of an answer, given by Start, and the size of rows while they are gathered.
 #pragma once
 
 #include <arrow/builder.h>
@@ -11,7 +11,7 @@
 
 namespace udo::detail {
 
-// A larger body cannot be told of: its length is a number of 32 bits.
+// The largest possible body: its length is a number of 32 bits.
 constexpr std::uint64_t MOST_BODY_BYTES = UINT32_MAX;
 
 // An answer is larger than the bound.
@@ -22,14 +22,14 @@ struct TooLarge : std::length_error {
                             " bytes; the bound is " + std::to_string(bound) + ": return less per event, or send fewer events at a time") {}
 };
 
-// How many bytes the rows in some builders take at least: bits, and bitmaps of what is null, are left out.
+// A lower bound of the bytes of the rows in some builders: bits and validity bitmaps are left out.
 class Size {
   public:
     explicit Size(const std::vector<std::unique_ptr<arrow::ArrayBuilder>>& columns);
     std::uint64_t of(std::int64_t rows) const;
 
   private:
-    // Values in a builder, bytes of each, and how many there are beside these.
+    // The values in a builder, the bytes of each, and the additional bytes of all.
     struct Part {
         const arrow::ArrayBuilder* values;
         std::uint64_t each;
@@ -37,7 +37,7 @@ class Size {
     };
     void add(const arrow::ArrayBuilder& values);
 
-    std::uint64_t fixed_ = 0;  // of a row's values that take the same in all rows
+    std::uint64_t fixed_ = 0;  // bytes of a row's values of fixed width
     std::vector<Part> varied_;
 };
 

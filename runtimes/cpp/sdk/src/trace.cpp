@@ -1,5 +1,5 @@
-// Where the last exception was thrown. A C++ exception does not know, so the function that throws is wrapped: it notes the stack, and then
-// does what it always does.
+// The stack of the last exception. A C++ exception does not have it, so the function that throws is wrapped: the wrapper notes the stack,
+// then calls the original.
 #include "trace.hpp"
 
 #include <cxxabi.h>
@@ -29,11 +29,11 @@ std::string demangled(const char* name) {
 
 std::string trace() {
     std::string text;
-    for (int n = 1; n < count; n++) {  // behind the function below
+    for (int n = 1; n < count; n++) {  // without the function below
         const auto* at = static_cast<const char*>(frames[static_cast<std::size_t>(n)]);
         Dl_info found{};
         if (!dladdr(at, &found)) continue;
-        // One in an anonymous namespace has no name here; addr2line knows it by its offset.
+        // A function in an anonymous namespace has no name here; addr2line finds it by its offset.
         text += "  at " + (found.dli_sname ? demangled(found.dli_sname) : std::string("?"));
         text += std::string(" (") + found.dli_fname + " + " + std::to_string(at - static_cast<const char*>(found.dli_fbase)) + ")\n";
     }

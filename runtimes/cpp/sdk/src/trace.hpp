@@ -1,4 +1,4 @@
-// Where the last exception was thrown.
+// The stack of the last exception.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace udo::detail {
 
-// As the functions' names; of this thread.
+// The names of its functions; of this thread's last exception.
 std::string trace();
 std::string demangled(const char* name);
 

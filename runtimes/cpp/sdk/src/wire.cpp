@@ -26,10 +26,10 @@ namespace udo::detail {
 
 namespace {
 
-// Numbers go out as they lie in memory.
+// Numbers are sent as they are in memory.
 static_assert(std::endian::native == std::endian::little);
 constexpr std::uint8_t ZEROS[8] = {};
-// Smaller tables cost less in the message itself.
+// Tables smaller than this cost less in the message itself.
 constexpr std::size_t LEAST_SHARED = 32 << 10;
 
 std::size_t padding(std::size_t n) { return -n & 7; }
@@ -42,7 +42,7 @@ arrow::ipc::IpcWriteOptions writing() {
     return options;
 }
 
-// How large each table's message is; TooLarge if they exceed the bound.
+// The size of each table's message; TooLarge if they exceed the bound.
 std::vector<std::size_t> bounded(const std::vector<std::pair<Table, Batch>>& tables, std::uint64_t bound) {
     std::vector<std::size_t> every;
     std::int64_t size = 0, events = 0, states = 0;
@@ -64,7 +64,7 @@ struct Part {
     std::optional<std::uint64_t> shared_offset;
 };
 
-// The body's parts, in their order.
+// Parses a message's header into `request`; returns the body's parts, in order.
 std::vector<Part> head(std::string_view message, Request& request) {
     std::vector<Part> parts;
     protozero::pbf_reader fields(message.data(), message.size());
@@ -141,7 +141,7 @@ Wire::Wire(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SO
 
 Wire::~Wire() { ::close(socket_); }
 
-// Whether so many bytes have come before the connection's end.
+// Reads this many bytes; false if the connection ends before.
 bool Wire::read(std::uint8_t* into, std::size_t bytes) {
     while (bytes > 0) {
         const auto some = ::recv(socket_, into, bytes, 0);

@@ -15,7 +15,7 @@
 
 namespace udo::detail {
 
-// Numbers of udo_protocol/proto/operator.proto: the fields of the oneof in Message, and Part.Table.
+// Numbers from udo_protocol/proto/operator.proto: the fields of the oneof in Message, and Part.Table.
 enum class Kind { NONE = 0, HELLO = 3, START, READY, DATA, TIMERS, ANSWER, MIGRATE, REHEARSE, PING, STOP, BYE, LOG, FAILURE };
 enum class Table { EVENTS = 1, ROWS, INDEX, KEYS, STATES, SET, DUE };
 
@@ -23,21 +23,21 @@ using Buffer = std::shared_ptr<arrow::Buffer>;
 
 struct Request {
     std::uint64_t id = 0;
-    Kind kind = Kind::NONE;  // one that is not known counts as NONE
-    std::string content;     // of that kind, still Protobuf
+    Kind kind = Kind::NONE;  // an unknown one counts as NONE
+    std::string content;     // the message of this kind, still in Protobuf form
     std::map<Table, Buffer> tables;
 };
 
-// The memory that the engine has offered in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of replies.
+// The memory offered by the engine in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of replies.
 class Shared {
   public:
     Shared();
     ~Shared();
     Shared(const Shared&) = delete;
     bool there() const { return memory_ != nullptr; }
-    // A copy of a table of a request: the engine writes the next one over it.
+    // Copies a table of a request: the engine overwrites it with the next one.
     Buffer take(std::uint64_t offset, std::uint64_t bytes) const;
-    // Writes a table of so many bytes there, `used` bytes after the start of its half; none if it is better sent, or if there is no room.
+    // Writes a table at `used` bytes from the start of its half; returns its offset. None if it is too small, or there is no room.
     std::optional<std::uint64_t> put(const arrow::RecordBatch& table, std::size_t bytes, std::size_t& used) const;
 
   private:
@@ -49,15 +49,15 @@ class Wire {
   public:
     explicit Wire(const std::string& path);
     ~Wire();
-    // Whether the engine has offered memory to share, and that it is used from now on.
+    // Whether the engine has offered shared memory; share() uses it from now on.
     bool can_share() const { return shared_.there(); }
     void share() { shares_ = shared_.there(); }
-    // None when the engine has gone.
+    // The next request; none when the engine is gone.
     std::optional<Request> receive();
-    // One message: its content as Protobuf, and its tables. TooLarge, and nothing is sent, if these take more bytes than the bound.
+    // Sends a message: its content in Protobuf form, and its tables. TooLarge, and nothing is sent, if these exceed the bound.
     void send(std::uint64_t id, Kind kind, std::string_view content, const std::vector<std::pair<Table, Batch>>& tables = {});
 
-    std::uint64_t bound = MOST_BODY_BYTES;  // of a message's tables, wherever they lie
+    std::uint64_t bound = MOST_BODY_BYTES;  // of a message's tables in bytes, in the body or in shared memory
 
   private:
     bool read(std::uint8_t* into, std::size_t bytes);
@@ -70,7 +70,7 @@ class Wire {
 
 // The schema in an Arrow schema message.
 std::shared_ptr<arrow::Schema> schema_of(const std::string& message);
-// The table of this kind; one that is absent is empty.
+// The table of this kind; an absent one is empty.
 Batch decode(const Request& request, Table table, const std::shared_ptr<arrow::Schema>& schema);
 
 }  // namespace udo::detail

@@ -1,4 +1,4 @@
-// Golden states: each read, and written again as the same value. Its argument: the file of golden states.
+// Golden states: each is read, and written again as the same value. The argument is the file of golden states.
 #include <fstream>
 #include <iostream>
 #include <string>

@@ -1,6 +1,6 @@
 package main
 
-// The roles that `python -m benchmarks languages` times.
+// The roles timed by `python -m benchmarks languages`.
 
 import (
 	"github.com/apache/arrow-go/v18/arrow"

@@ -1,4 +1,4 @@
-// Conformance is the Go SDK's conformance operator: docs/operator-protocol.md says what each role does, and `udo conformance` tries it.
+// Conformance is the Go SDK's conformance operator: docs/operator-protocol.md describes the roles, and `udo conformance` tests them.
 package main
 
 import (
@@ -35,7 +35,7 @@ type each struct {
 	events int
 }
 
-// Every other event's lists, structs and maps go through Go's own.
+// The lists, structs and maps of every other event are converted to Go's own types and back.
 func (e *each) Process(event operator.Event, ctx *operator.Context) error {
 	row := operator.Row{}
 	for _, field := range ctx.Input.Fields() {
@@ -104,7 +104,7 @@ type counted struct {
 	N int64 `msgpack:"n"`
 }
 
-// add adds to n of the key's state, and leaves what else there is.
+// add adds to n in the key's state, and leaves the rest.
 func add(key *operator.Key, n int64) (int64, error) {
 	state := operator.State{}
 	if _, err := key.State(&state); err != nil {
@@ -180,7 +180,7 @@ func (keyed) Migrate(old operator.State, from int) (operator.State, error) {
 	return old, nil
 }
 
-// Vectorised: a count over the batch, with the states of its keys beside it.
+// The vectorised one counts over the batch with the states of its keys.
 type keyedBatches struct{ timed }
 
 func (keyedBatches) ProcessKeys(batch arrow.RecordBatch, keys []*operator.Key, ctx *operator.Context) (arrow.RecordBatch, error) {

@@ -1,4 +1,4 @@
-// Testop is an operator for the platform's own tests: {a: int64} -> {b: int64}, in the way that its argument names.
+// Testop is an operator for the platform's own tests: {a: int64} -> {b: int64}, in the way named by its argument.
 package main
 
 import (
@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	held   = 50  // stands still at this event
-	raises = 101 // returns an error at this one
-	panics = 102 // panics at this one
+	held   = 50  // hangs at this event
+	raises = 101 // returns an error
+	panics = 102 // panics
 	fills  = 103 // takes 640 MiB of memory
 	forks  = 104 // starts 80 processes
 )
@@ -73,7 +73,7 @@ func (count) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 	return ctx.SetState(s)
 }
 
-// Spy answers 0 unless it finds something that belongs to its engine: 1 a path, 2 a variable, 4 another process.
+// Spy answers the sum of what it finds of its engine's, else 0: 1 a path, 2 a variable, 4 another process.
 type spy struct{}
 
 func (spy) Process(event operator.Event, ctx *operator.Context) error {
@@ -93,7 +93,7 @@ func (spy) Process(event operator.Event, ctx *operator.Context) error {
 				processes++
 			}
 		}
-		if processes > 2 { // the sandbox's first, and this one
+		if processes > 2 { // the sandbox's first process, and this one
 			found |= 4
 		}
 	}
@@ -101,7 +101,7 @@ func (spy) Process(event operator.Event, ctx *operator.Context) error {
 	return nil
 }
 
-// Files answers all files that it sees, but those that the kernel makes up.
+// Files answers with all files that it sees, except the kernel's virtual ones.
 type files struct{}
 
 func (files) Process(event operator.Event, ctx *operator.Context) error {

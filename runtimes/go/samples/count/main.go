@@ -1,4 +1,4 @@
-// Count answers each event with how many of its key there have been.
+// Count answers each event with the number of events of its key so far.
 package main
 
 import "udo.dev/operator"

@@ -1,4 +1,4 @@
-// Forward answers every event as it came.
+// Forward answers every event unchanged.
 package main
 
 import (

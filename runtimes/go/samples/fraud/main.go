@@ -1,4 +1,4 @@
-// Fraud flags card payments of an unusual height, event by event.
+// Fraud flags card payments of an unusual amount, event by event.
 package main
 
 import "udo.dev/operator"

@@ -16,7 +16,7 @@ const (
 
 type newsMoves struct{}
 
-// The state of a symbol, as any language may have left it: events that wait, as [at, input, headline or price]; news that no large move has
+// The state of a symbol, as any language may have left it: waiting events, as [at, input, headline or price]; news that no large move has
 // followed yet, as [at, headline, price before it]; the last price. There is no price before the first trade.
 type state struct {
 	Waiting []waiting `msgpack:"waiting"`
@@ -41,7 +41,7 @@ type news struct {
 func (newsMoves) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 	headline, price := event.Text("headline"), event.Float("price")
 	if headline == "" && price == 0 {
-		return nil // it says nothing
+		return nil // it carries no information
 	}
 	s := state{Waiting: []waiting{}, News: []news{}} // not nil, which other languages read as null
 	if _, err := ctx.State(&s); err != nil {
@@ -56,7 +56,7 @@ func (newsMoves) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 	return ctx.SetState(s)
 }
 
-// OnTimer looks at the events of this moment: news first, then the trades, as they came.
+// OnTimer processes the events of this moment: news first, then the trades, in order of arrival.
 func (newsMoves) OnTimer(at time.Time, ctx *operator.Key) error {
 	var s state
 	if _, err := ctx.State(&s); err != nil {

@@ -10,7 +10,7 @@ import (
 
 type tradeQuotes struct{}
 
-// The state of a symbol, as any language may have left it: trades that wait, as [at, price], and quotes that are still needed, by time,
+// The state of a symbol, as any language may have left it: waiting trades, as [at, price], and quotes that are still needed, by time,
 // as [at, bid, ask].
 type state struct {
 	Trades []trade `msgpack:"trades"`
@@ -45,7 +45,7 @@ func (tradeQuotes) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 	return ctx.SetState(s)
 }
 
-// OnTimer: event time has passed the trades of this moment in both inputs.
+// OnTimer is called when event time has passed the trades of this moment in both inputs.
 func (tradeQuotes) OnTimer(at time.Time, ctx *operator.Key) error {
 	var s state
 	if _, err := ctx.State(&s); err != nil {

@@ -1,4 +1,4 @@
-// Columns as arrays of values, and back: exact, where Arrow's own getters and builders know milliseconds and doubles.
+// Converts columns to arrays of values, and back, exactly: Arrow's own getters and builders use milliseconds and doubles.
 import {DataType, Precision, RecordBatch, Struct, TimeUnit, makeData, makeVector, util} from "apache-arrow";
 
 import {Decimal, Duration, Instant, LocalDate, LocalDateTime, LocalTime, floorDiv} from "./values.js";
@@ -68,7 +68,7 @@ function whole(words, at, count) {
   return BigInt.asIntN(32 * count, value);
 }
 
-/** A batch of rows, which are objects with a value for each column. SchemaError says what does not fit, and `row` which it is of. */
+/** Makes a batch of rows, which are objects with a value for each column. SchemaError if a value does not fit; its `row` is the row. */
 export function batchOf(schema, rows) {
   const of = (some) => schema.fields.map(({name, type}) => dataOf(name, type, some.map((row) => row[name])));
   try {
@@ -85,7 +85,7 @@ export function batchOf(schema, rows) {
   }
 }
 
-/** That a row has the columns of the schema, and no others. */
+/** Throws SchemaError unless a row has the columns of the schema, and no others. */
 export function requireColumns(schema, row) {
   const names = Object.keys(row);
   if (names.length !== schema.fields.length || !schema.fields.every((f) => f.name in row)) {
@@ -180,7 +180,7 @@ function dataOf(name, type, column) {
   return variable(name, common, column, fill, require);
 }
 
-// Text, bytes, lists and maps: values one after the other, and where each begins.
+// Makes columns of text, bytes, lists and maps: the values one after the other, and the offset of each.
 function variable(name, common, column, fill, require) {
   const {type, length} = common, large = type.OffsetArrayType === BigInt64Array;
   const text = DataType.isUtf8(type) || DataType.isLargeUtf8(type), encoder = new TextEncoder();

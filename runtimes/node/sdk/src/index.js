@@ -6,10 +6,10 @@
  *   processKeyed(event, key)       event by event, with the state of the event's key
  *   processKeys(batch, keys, ctx)  the same, vectorised: keys[i] is row i's
  *
- * and, where it wants them, open(ctx), close(), onTimer(at, key) and migrate(old, fromVersion). Each may be async. What one throws fails
- * its frame with a stack trace; the process goes on. Batches and keys are valid until the method returns.
+ * and, as needed, open(ctx), close(), onTimer(at, key) and migrate(old, fromVersion). Each may be async. An exception fails the method's
+ * frame with a stack trace; the process goes on. Batches and keys are valid until the method returns.
  *
- * Values: integers are BigInt, floating point numbers are numbers, in events as in states, so that 1 stays another value than 1.0.
+ * Values: integers are BigInt, floating point numbers are numbers, in events as in states, so that 1 and 1.0 stay different values.
  */
 export {run} from "./serve.js";
 export {SchemaError, batchOf, values} from "./columns.js";

@@ -1,4 +1,4 @@
-// Keys, their states and timers, and the tables in which they come and go.
+// Keys, their states and timers, and the tables in which they are received and sent.
 import {Binary, Field, Int32, Int64, Schema} from "apache-arrow";
 
 import {batchOf, values} from "./columns.js";
@@ -30,12 +30,12 @@ export class Key {
     return unpack(this.#key);
   }
 
-  /** The key's state, an object, which is a copy; undefined if it has none. */
+  /** The key's state, an object (a copy); undefined if it has none. */
   get state() {
     return this.#state === null ? undefined : unpack(this.#state);
   }
 
-  /** Replaces it; undefined drops it, and when it expires. */
+  /** Replaces the state; undefined drops it and its expiry. */
   set state(state) {
     if (state === undefined) this.#expires = null;
     else if (state === null || Object.getPrototypeOf(state) !== Object.prototype) throw new TypeError("a state is an object");
@@ -59,13 +59,13 @@ export class Key {
     this.#changed = true;
   }
 
-  /** As a row of STATES; undefined if nothing is to be said of it. */
+  /** The key's row of STATES; undefined if there is no change to report. */
   change(all) {
     return this.#changed || all ? {key: this.#number, state: this.#state, expires_us: this.#expires} : undefined;
   }
 }
 
-/** What of a keyed request's tables is asked for. */
+/** The tables of a keyed request, and the changes to answer. */
 export class Touched {
   timers = [];
 
@@ -86,13 +86,13 @@ export class Touched {
     return this.#columns("INDEX", 1)[0].map((n) => this.keys[Number(n)]);
   }
 
-  /** Timers that are due, in the order in which they fire: [Instant, Key] each. */
+  /** The timers that are due, in the order in which they fire, each as [Instant, Key]. */
   due() {
     const [keys, times] = this.#columns("DUE", 2);
     return times.map((us, n) => [Instant.ofMicros(us), this.keys[Number(keys[n])]]);
   }
 
-  /** The tables STATES and SET of an answer; `all`: also states that are as before. */
+  /** The tables STATES and SET of an answer; `all`: including unchanged states. */
   changes(all = false) {
     const changed = this.keys.map((key) => key.change(all)).filter(Boolean);
     return [["STATES", batchOf(STATES, changed)], ["SET", batchOf(TIMES, this.timers)]];

@@ -1,10 +1,10 @@
-// Answered events, gathered and bounded: many become columns on the way, since as objects they take many times what they take in Arrow.
+// Answered events, gathered and bounded. Many are converted to columns on the way, since objects take many times the memory of Arrow.
 import {DataType, RecordBatch, Struct, makeData} from "apache-arrow";
 
 import {batchOf, requireColumns} from "./columns.js";
 import {fixed, varied} from "./size.js";
 
-// So many rows are objects at most.
+// The most rows that are kept as objects.
 const MOST_OBJECTS = 8192;
 
 /** An answer is larger than Start allows. */
@@ -18,10 +18,10 @@ export class TooLargeError extends Error {
   }
 }
 
-/** Of a SchemaError: the source of the row that does not fit. */
+/** The property of a SchemaError that holds the source of the row that does not fit. */
 export const SOURCE = Symbol("source");
 
-/** `add` each with its source, then `batch`. SchemaError says what does not fit, TooLargeError that they are too many. */
+/** Gathers rows: `add` each with its source, then call `batch`. SchemaError if one does not fit, TooLargeError if there are too many. */
 export class Rows {
   constructor(schema, bound) {
     this.schema = schema;
@@ -46,7 +46,7 @@ export class Rows {
     if (this.rows.length === MOST_OBJECTS) this.settle();
   }
 
-  /** Those that are objects become columns. */
+  /** Converts the rows kept as objects to columns. */
   settle() {
     try {
       this.parts.push(batchOf(this.schema, this.rows));
@@ -57,14 +57,14 @@ export class Rows {
     this.sources = [];
   }
 
-  /** All of them. */
+  /** All rows as a batch. */
   batch() {
     if (this.rows.length || !this.parts.length) this.settle();
     return this.parts.length === 1 ? this.parts[0] : joined(this.schema, this.parts.splice(0));
   }
 }
 
-/** Batches that batchOf has made, of which none stays, as one. Each part is let go of once it is copied, column by column. */
+/** Joins batches made by batchOf, and empties the array. Each part is released once it is copied, column by column. */
 function joined(schema, batches) {
   const length = batches.reduce((rows, batch) => rows + batch.numRows, 0);
   const columns = schema.fields.map((_, n) => batches.map((batch) => batch.data.children[n]));
@@ -89,7 +89,7 @@ function join(type, parts) {
     : makeData({...common, valueOffsets, data: values(parts)});
 }
 
-/** The bits of all parts; those of a part that has none are set. */
+/** The bits of all parts; the bits of a part without any are set. */
 function bits(parts, length, of) {
   const whole = new Uint8Array(Math.ceil(length / 8));
   let at = 0;

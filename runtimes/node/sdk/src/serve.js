@@ -7,7 +7,7 @@ import {Decoder, Wire} from "./wire.js";
 
 const PROTOCOL_VERSION = 1;
 const SDK = "node 0.1.0";
-// A larger body cannot be told of: its length is a number of 32 bits.
+// The largest possible body: its length is a number of 32 bits.
 const MOST_BODY_BYTES = 2 ** 32 - 1;
 const LEVELS = {debug: 1, info: 2, warn: 3, error: 4};
 
@@ -27,12 +27,12 @@ export function run(operator) {
   );
 }
 
-/** What the platform tells an operator. Environment values and secrets stand in process.env. */
+/** The operator's context. Environment values and secrets are in process.env. */
 class Context {
-  directory = process.env.UDO_DIRECTORY; // files given at deployment lie here
-  /** The event time up to which all has been seen, an Instant; undefined before any is known. */
+  directory = process.env.UDO_DIRECTORY; // of the files given at deployment
+  /** The event time up to which all events have been seen, an Instant; undefined until it is known. */
   watermark = undefined;
-  current = undefined; // what is being processed; undefined: not row by row
+  current = undefined; // the row being processed; undefined: not row by row
 
   constructor(start, input, output, wire) {
     this.rows = new Rows(output, wire.bound);
@@ -41,14 +41,14 @@ class Context {
     this.instance = start.instance;
     this.input = input;
     this.output = output;
-    /** Its lines reach `udo logs`. */
+    /** The operator's log, shown by `udo logs`. */
     this.log = {};
     for (const [name, level] of Object.entries(LEVELS)) {
       this.log[name] = (...words) => void wire.send({log: {level, message: words.join(" ")}});
     }
   }
 
-  /** Before a request. */
+  /** Called before a request. */
   begin() {
     this.rows.clear();
     this.current = undefined;
@@ -78,7 +78,7 @@ class Server {
     }
   }
 
-  /** Sends a reply, and a Failure in place of one that cannot be sent. */
+  /** Sends a reply, or a Failure if it cannot be sent. */
   send(id, reply, answer) {
     try {
       return this.wire.send({id, ...reply}, answer);
@@ -88,7 +88,7 @@ class Server {
     }
   }
 
-  /** Handles a request; what it throws becomes a Failure. */
+  /** Handles a request; an exception becomes a Failure. */
   async guarded(kind, request, tables) {
     try {
       return await this.handle(kind, request, tables);

@@ -1,9 +1,9 @@
-// How many bytes values take at least in a record batch: bits, and bitmaps of what is null, are left out.
+// A lower bound of the bytes of values in a record batch: bits and validity bitmaps are left out.
 import {DataType} from "apache-arrow";
 
 const sum = (all, of) => all.reduce((bytes, each) => bytes + of(each), 0);
 
-/** What a value of this type takes, whatever it is. */
+/** The fixed bytes of a value of this type. */
 export function fixed(type) {
   if (DataType.isBool(type)) return 0;
   if (DataType.isDecimal(type)) return type.bitWidth / 8;
@@ -14,9 +14,9 @@ export function fixed(type) {
   return type.ArrayType.BYTES_PER_ELEMENT ?? 0;
 }
 
-/** A function of a value, which says what it takes beside that; undefined if that is nothing. One of another type counts as nothing. */
+/** A function that returns a value's bytes beyond the fixed ones; undefined if there are never any. A value of another type has none. */
 export function varied(type) {
-  if (isText(type)) return (v) => (typeof v === "string" ? v.length : 0); // in UTF-8 it is no shorter
+  if (isText(type)) return (v) => (typeof v === "string" ? v.length : 0); // its UTF-8 is no shorter
   if (isBytes(type)) return (v) => (v instanceof Uint8Array ? v.length : 0);
   if (isList(type)) {
     const each = element(type.children[0].type);

@@ -1,9 +1,9 @@
-// States and keys as MessagePack, in the profile of docs/operator-protocol.md. Not by a library: those that there are read 1 and 1.0 as
-// the same number.
+// States and keys as MessagePack, in the profile of docs/operator-protocol.md. No library is used, since the existing ones read 1 and 1.0
+// as the same number.
 import {Decimal, Instant, LocalDate, LocalDateTime, floorDiv} from "./values.js";
 
 const TIME = -1, LOCAL_TIME = 1, DATE = 2, DECIMAL = 3;
-// Day 1 of the profile's dates is 0001-01-01; 1970-01-01 is this one.
+// The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
 const EPOCH_DAY = 719_163;
 const SECOND_NS = 1_000_000_000n;
 const utf8 = new TextEncoder(), text = new TextDecoder("utf-8", {fatal: true});
@@ -25,7 +25,7 @@ class Sink {
     return at;
   }
 
-  // `room` may replace bytes and view: it comes first.
+  // `room` may replace bytes and view, so it is called first.
   u8(v) { const at = this.room(1); this.view.setUint8(at, v); }
   u16(v) { const at = this.room(2); this.view.setUint16(at, v); }
   u32(v) { const at = this.room(4); this.view.setUint32(at, v); }
@@ -33,7 +33,7 @@ class Sink {
   f64(v) { const at = this.room(8); this.view.setFloat64(at, v); }
   raw(data) { const at = this.room(data.length); this.bytes.set(data, at); }
 
-  // The shortest of the forms: `fix` in one byte up to its most, else 8 (none: 0), 16 or 32 bits of length.
+  // Writes a length in its shortest form: with `fix` in one byte up to `fixMost`, else in 8 (c8 = 0: never), 16 or 32 bits.
   length(n, fix, fixMost, c8, c16) {
     if (n <= fixMost) this.u8(fix | n);
     else if (c8 && n < 0x100) { this.u8(c8); this.u8(n); }
@@ -82,7 +82,7 @@ class Sink {
       + "the SDK's times and Decimal, arrays, objects or Maps");
   }
 
-  // In the order of their keys: an unchanged state has unchanged bytes.
+  // Entries are in the order of their keys, so that an unchanged state has unchanged bytes.
   map(entries) {
     this.length(entries.length, 0x80, 15, 0, 0xde);
     for (const [name, v] of entries.sort(([a], [b]) => (a < b ? -1 : 1))) {

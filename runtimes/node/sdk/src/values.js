@@ -1,4 +1,4 @@
-// Values that JavaScript has no type for, or none that is exact. Each compares and prints by its text.
+// Values for which JavaScript has no type, or no exact one. Each is compared and printed by its text.
 
 const NS_OF = {ms: 1_000_000n, us: 1_000n};
 
@@ -27,7 +27,7 @@ class SinceEpoch extends Ns {
     return new this(BigInt(date.getTime()) * NS_OF.ms);
   }
 
-  /** To the millisecond, which is all that a Date has. */
+  /** Converts it to a Date, which is exact to the millisecond only. */
   toDate() {
     return new Date(Number(floorDiv(this.ns, NS_OF.ms)));
   }
@@ -73,7 +73,7 @@ export class Decimal {
     return this.text;
   }
 
-  /** As a whole number of units of 10^-scale; RangeError if it has more digits. */
+  /** The value as an integer in units of 10^-scale; RangeError if it has more digits. */
   unscaled(scale) {
     const [, sign, whole, part = ""] = /^([+-]?)(\d+)(?:\.(\d+))?$/.exec(this.text) ?? [];
     if (whole === undefined || part.slice(scale).replace(/0+$/, "")) {

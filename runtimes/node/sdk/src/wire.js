@@ -10,20 +10,20 @@ import {TooLargeError} from "./rows.js";
 const proto = protobuf.parse(readFileSync(new URL("operator.proto", import.meta.url), "utf-8"), {keepCase: true}).root;
 const Message = proto.lookupType("udo.operator.v1.Message");
 const {values: TABLES, valuesById: TABLE_NAMES} = proto.lookupEnum("udo.operator.v1.Part.Table");
-// A message that is larger is sent in pieces, without a copy of all of it.
+// Larger messages are sent in pieces, without copying the whole.
 const PIECES_BYTES = 64 << 10;
 const padding = (n) => -n & 7;
 
-/** A message, as an object with the one kind that it is of (`data`, `start`, ...), and its tables' bytes by name. */
+/** Receives and sends messages: each is an object with the field of its kind (`data`, `start`, ...), and its tables' bytes by name. */
 export class Wire {
-  bound = Infinity; // of an answer's tables, in bytes; told by Start
+  bound = Infinity; // of an answer's tables, in bytes; given by Start
 
   constructor(path) {
     this.socket = createConnection(path);
     this.socket.on("error", (e) => e.code === "EPIPE" || console.error(e));
   }
 
-  /** The messages that come, until the engine has gone. */
+  /** The received messages, until the engine is gone. */
   async *messages() {
     const chunks = new Chunks(this.socket);
     for (let prefix; (prefix = await chunks.read(8)); ) {
@@ -45,8 +45,8 @@ export class Wire {
   }
 
   /**
-   * One message with its tables: [name, record batch] each. Whether the socket has taken it; not when the engine has gone. TooLargeError,
-   * and nothing is sent, if they are beyond the bound.
+   * Sends a message with its tables, each as [name, record batch]. Resolves to whether the socket has taken it: false if the engine is
+   * gone. TooLargeError, and nothing is sent, if they exceed the bound.
    */
   send(message, tables = []) {
     const pieces = [], parts = [];
@@ -68,21 +68,21 @@ export class Wire {
     first.set(head, 8);
     const all = size > PIECES_BYTES ? [first, ...pieces].filter((piece) => piece.length) : [Buffer.concat([first, ...pieces])];
     this.socket.cork();
-    for (const piece of all.slice(0, -1)) this.socket.write(piece); // at once: another message may be logged meanwhile
+    for (const piece of all.slice(0, -1)) this.socket.write(piece); // all at once: another message may be logged meanwhile
     const sent = new Promise((resolve) => this.socket.write(all.at(-1), (e) => resolve(!e)));
     this.socket.uncork();
     return sent;
   }
 }
 
-/** Exactly as many bytes as are asked for, each time in memory of their own, so that Arrow finds them aligned. */
+/** Reads exactly the requested number of bytes, each time into new memory, so that Arrow finds them aligned. */
 class Chunks {
   constructor(socket) {
     this.next = socket[Symbol.asyncIterator]();
     this.chunk = new Uint8Array(0);
   }
 
-  /** null when the other end has closed the socket. */
+  /** Reads `size` bytes; null if the other end has closed the socket. */
   async read(size) {
     const data = new Uint8Array(size);
     for (let at = 0; at < size; ) {
@@ -100,7 +100,7 @@ class Chunks {
   }
 }
 
-/** Reads record batch messages of the schema in an Arrow schema message. */
+/** Reads record batch messages by the schema in an Arrow schema message. */
 export class Decoder {
   constructor(message) {
     this.message = message;
@@ -112,12 +112,12 @@ export class Decoder {
   }
 }
 
-/** A table of the protocol's own: its columns' types by name. */
+/** A decoder for a table whose schema the protocol fixes. */
 export function decoderOf(fields) {
   return new Decoder(Buffer.concat(new Pieces(new Schema(fields)).pieces));
 }
 
-/** A batch's message as pieces, which are the batch's own memory. */
+/** Encodes a batch as a message in pieces, which are the batch's own memory. */
 function encode(batch) {
   const stream = new Pieces(batch.schema);
   stream.pieces = [];
@@ -125,7 +125,7 @@ function encode(batch) {
   return stream.pieces;
 }
 
-/** What Arrow writes of a stream, which begins with the schema's message. */
+/** The pieces that Arrow writes of a stream, which begins with the schema's message. */
 class Pieces extends AsyncByteQueue {
   pieces = [];
   writer = new RecordBatchStreamWriter();

@@ -1,4 +1,4 @@
-//! What the platform tells an operator, and how it answers.
+//! The operator's context, and its way to answer.
 
 use std::path::PathBuf;
 
@@ -7,20 +7,20 @@ use arrow_schema::SchemaRef;
 use crate::rows::Rows;
 use crate::{Result, Timestamp, Value};
 
-/// What the platform tells an operator. Environment values and secrets stand in the process's environment.
+/// The operator's context. Environment values and secrets are in the process's environment.
 #[non_exhaustive]
 pub struct Context {
     /// The operator's name.
     pub operator: String,
     /// Its version.
     pub version: String,
-    /// Which of its processes this is.
+    /// The id of this process, one of the instances of the operator.
     pub instance: String,
-    /// Columns of its events.
+    /// The columns of its events.
     pub input: SchemaRef,
-    /// Columns of its answers.
+    /// The columns of its answers.
     pub output: SchemaRef,
-    /// Files given at deployment lie here.
+    /// The directory of the files given at deployment.
     pub directory: PathBuf,
     pub(crate) watermark: Option<Timestamp>,
     pub(crate) rows: Rows,
@@ -32,13 +32,13 @@ impl Context {
         self.rows.push(row.as_ref())
     }
 
-    /// The event time up to which all has been seen; `None` before any is known.
+    /// The event time up to which all events have been seen; `None` until it is known.
     pub fn watermark(&self) -> Option<Timestamp> {
         self.watermark
     }
 }
 
-/// A row to answer: `row! {"id": 7, "flagged": true}`. Whatever [`Value`] can be made from is a value.
+/// A row of an answer: `row! {"id": 7, "flagged": true}`. Values are of any type that converts into [`Value`].
 #[macro_export]
 macro_rules! row {
     ($($name:literal : $value:expr),* $(,)?) => { [$(($name, $crate::Value::from($value))),*] };

@@ -1,4 +1,4 @@
-//! Why a frame failed: an error with the backtrace of where it arose, or a panic.
+//! The failure of a frame: an error with the backtrace of its origin, or a panic.
 
 use std::any::type_name;
 use std::backtrace::Backtrace;
@@ -6,10 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 
-/// What operators return.
+/// The result type of operators.
 pub type Result<T = ()> = std::result::Result<T, Error>;
 
-/// Why an event, or a batch, failed. The operator `?` makes one of any error.
+/// The reason why an event or a batch failed. The operator `?` converts any error into one.
 pub struct Error {
     pub(crate) class: String,
     pub(crate) message: String,
@@ -18,7 +18,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of the operator's own.
+    /// Makes an error of the operator's own.
     pub fn new(message: impl fmt::Display) -> Self {
         Self::of("Error", message.to_string(), "")
     }
@@ -28,7 +28,7 @@ impl Error {
         Self::of("SchemaError", message, "schema")
     }
 
-    /// An answer of `what` is larger than Start allows.
+    /// An answer with `what` (its events and states) is larger than Start allows.
     pub(crate) fn too_large(what: &str, bytes: usize, bound: usize) -> Self {
         let advice = "return less per event, or send fewer events at a time";
         Self::of("TooLarge", format!("the answer to one frame has {what} of {bytes} bytes; the bound is {bound}: {advice}"), "")
@@ -39,7 +39,7 @@ impl Error {
     }
 }
 
-/// With what caused it.
+/// The message includes those of the error's causes.
 impl<E: std::error::Error> From<E> for Error {
     fn from(error: E) -> Self {
         let mut message = error.to_string();
@@ -69,7 +69,7 @@ thread_local! {
     static PANICKED: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// From now on, what [`guarded`] runs panics without a word; other threads as before.
+/// From now on, panics inside [`guarded`] print nothing; other threads' panics are unchanged.
 pub(crate) fn quiet_panics() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -86,7 +86,7 @@ pub(crate) fn quiet_panics() {
     }));
 }
 
-/// Runs it; a panic becomes an error.
+/// Runs a function; a panic becomes an error.
 pub(crate) fn guarded<R>(run: impl FnOnce() -> Result<R>) -> Result<R> {
     GUARDED.set(true);
     let done = panic::catch_unwind(AssertUnwindSafe(run));

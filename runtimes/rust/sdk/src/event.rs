@@ -10,14 +10,14 @@ use chrono::{DateTime, NaiveDateTime};
 
 use crate::{Date, Decimal, Error, LocalTime, Result, Timestamp, Value};
 
-/// Where each column stands.
+/// The index of each column by its name.
 pub(crate) type Columns = HashMap<String, usize>;
 
 pub(crate) fn columns_of(schema: &Schema) -> Columns {
     schema.fields().iter().enumerate().map(|(n, field)| (field.name().clone(), n)).collect()
 }
 
-/// One event. Its methods take a column's name, and say what there is when there is no such column, or it has another type.
+/// One event. Its methods take a column's name; if there is no such column, or it has another type, their error names what there is.
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
     pub(crate) batch: &'a RecordBatch,
@@ -34,7 +34,7 @@ impl<'a> Event<'a> {
         })
     }
 
-    /// A column's value: i64 (an integer column of any width), f64, bool, `&str`, [`Timestamp`] (without a zone it counts as UTC), or an
+    /// A column's value: i64 (an integer column of any width), f64, bool, `&str`, [`Timestamp`] (taken as UTC if it has no zone), or an
     /// `Option` of these where it may be null.
     pub fn get<T: FromColumn<'a>>(&self, name: &str) -> Result<T> {
         let column = self.column(name)?;
@@ -44,19 +44,19 @@ impl<'a> Event<'a> {
         T::read(column, self.row).ok_or_else(|| Error::new(format!("column {name:?} is {}, not {}", column.data_type(), T::WHAT)))
     }
 
-    /// Any column's value, to look at or to answer.
+    /// The value of any column, to inspect or to use in an answer.
     pub fn value(&self, name: &str) -> Result<Value> {
         Ok(value_of(self.column(name)?, self.row))
     }
 }
 
-/// What [`Event::get`] gives.
+/// The types that [`Event::get`] can return.
 pub trait FromColumn<'a>: Sized {
-    /// For messages.
+    /// The type in words, for messages.
     const WHAT: &'static str;
-    /// It has a value for null.
+    /// Whether the type has a value for null.
     const NULLABLE: bool = false;
-    /// `None` if the column has another type.
+    /// Reads a value; `None` if the column has another type.
     fn read(column: &'a ArrayRef, row: usize) -> Option<Self>;
 }
 
@@ -112,7 +112,7 @@ impl FromColumn<'_> for Timestamp {
     }
 }
 
-/// Of µs, the only unit that Spark has.
+/// The time in a column of µs, Spark's only unit.
 fn time_of(column: &ArrayRef, row: usize) -> Option<NaiveDateTime> {
     let us = column.as_primitive_opt::<TimestampMicrosecondType>()?.value(row);
     Some(DateTime::from_timestamp_micros(us)?.naive_utc())

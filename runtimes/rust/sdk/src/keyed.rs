@@ -1,4 +1,4 @@
-//! Keys and their states, as the engine sends them and gets them back.
+//! Keys and their states, in the tables that the engine sends and gets back.
 
 use std::borrow::Cow;
 use std::ops::{Index, IndexMut};
@@ -29,7 +29,7 @@ impl Key<'_> {
         unpack(self.packed)
     }
 
-    /// The key's state; `None` if it has none. A struct that derives `Deserialize`, or a [`State`](crate::State).
+    /// The key's state, as a struct that derives `Deserialize` or a [`State`](crate::State); `None` if it has none.
     pub fn state<S: DeserializeOwned>(&self) -> Result<Option<S>> {
         self.state.as_deref().map(unpack).transpose()
     }
@@ -37,7 +37,7 @@ impl Key<'_> {
     /// Replaces the key's state, by a struct that derives `Serialize` or a [`State`](crate::State).
     pub fn set_state<S: Serialize + ?Sized>(&mut self, state: &S) -> Result {
         let packed = pack(state)?;
-        // MessagePack's maps of up to 15 entries, of up to 2^16 - 1, and others.
+        // The first bytes of MessagePack's maps: of up to 15 entries, of up to 2^16 - 1, and of more.
         if !matches!(packed.first(), Some(0x80..=0x8f | 0xde | 0xdf)) {
             return Err(Error::new(format!("a state is a struct or a map from text, not a {}", std::any::type_name::<S>())));
         }
@@ -46,13 +46,13 @@ impl Key<'_> {
         Ok(())
     }
 
-    /// Drops the key's state, and when it expires.
+    /// Drops the key's state and its expiry.
     pub fn clear(&mut self) {
         (self.state, self.expires_us, self.changed) = (None, None, true);
     }
 
-    /// Has [`on_timer`](crate::Timed::on_timer) called for this key at the end of the first epoch whose watermark has reached `at`; the
-    /// same time once.
+    /// Has [`on_timer`](crate::Timed::on_timer) called for this key at the end of the first epoch whose watermark has reached `at`; once
+    /// for equal times.
     pub fn timer(&mut self, at: Timestamp) {
         self.timers_us.push(at.micros());
     }
@@ -133,7 +133,7 @@ pub(crate) fn numbers(batch: &RecordBatch, count: usize) -> Result<Vec<usize>> {
     found.ok_or_else(|| Error::new("an event's key is not among those sent"))
 }
 
-/// The table STATES of an answer; `all`: also states that are as before.
+/// The table STATES of an answer; `all`: including unchanged states.
 pub(crate) fn changes(keys: &[Key], all: bool) -> Result<RecordBatch> {
     let (mut number, mut state, mut expires) = (Int32Builder::new(), BinaryBuilder::new(), Int64Builder::new());
     for (n, key) in keys.iter().enumerate().filter(|(_, key)| all || key.changed) {

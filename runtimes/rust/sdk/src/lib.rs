@@ -7,8 +7,8 @@
 //! | [`Keyed`] | [`keyed`] | event by event, with the state of the event's key |
 //! | [`KeyedBatches`] | [`keyed_batches`] | the same, vectorised |
 //!
-//! Timers and migration are traits of their own: `keyed(Visits).timed().migrating().run()`. What a method returns as an error, or panics
-//! with, fails its frame with a backtrace; the process goes on. `log::info!` and its like reach `udo logs`.
+//! Timers and migration are traits of their own: `keyed(Visits).timed().migrating().run()`. An error or a panic fails the method's frame
+//! with a backtrace; the process goes on. `udo logs` shows the output of `log::info!` and its like.
 //!
 //! ```no_run
 //! use udo_operator::{Context, Event, Events, Result, row};

@@ -1,4 +1,4 @@
-//! What an operator implements, and how it is made a program.
+//! The traits that operators implement, and the functions that make them programs.
 
 use arrow_array::RecordBatch;
 
@@ -12,7 +12,7 @@ pub trait Batches {
     fn open(&mut self, _ctx: &Context) -> Result {
         Ok(())
     }
-    /// Called once when the process leaves in peace.
+    /// Called once when the process ends normally.
     fn close(&mut self) -> Result {
         Ok(())
     }
@@ -26,7 +26,7 @@ pub trait Events {
     fn open(&mut self, _ctx: &Context) -> Result {
         Ok(())
     }
-    /// Called once when the process leaves in peace.
+    /// Called once when the process ends normally.
     fn close(&mut self) -> Result {
         Ok(())
     }
@@ -40,13 +40,13 @@ pub trait Keyed {
     fn open(&mut self, _ctx: &Context) -> Result {
         Ok(())
     }
-    /// Called once when the process leaves in peace.
+    /// Called once when the process ends normally.
     fn close(&mut self) -> Result {
         Ok(())
     }
 }
 
-/// A vectorised keyed operator: [`Keys`] has the batch's keys, each once, and says which one each row belongs to.
+/// A vectorised keyed operator: [`Keys`] has the batch's keys, each once, and the number of each row's key.
 pub trait KeyedBatches {
     /// Answers a batch of events.
     fn process(&mut self, batch: &RecordBatch, keys: &mut Keys, ctx: &mut Context) -> Result<RecordBatch>;
@@ -54,7 +54,7 @@ pub trait KeyedBatches {
     fn open(&mut self, _ctx: &Context) -> Result {
         Ok(())
     }
-    /// Called once when the process leaves in peace.
+    /// Called once when the process ends normally.
     fn close(&mut self) -> Result {
         Ok(())
     }
@@ -66,13 +66,13 @@ pub trait Timed {
     fn on_timer(&mut self, at: Timestamp, key: &mut Key, ctx: &mut Context) -> Result;
 }
 
-/// Reads state that a version with another `state_version` has left (`migrates_from` in operator.toml).
+/// Reads the state of a version with another `state_version` (`migrates_from` in operator.toml).
 pub trait Migrating {
-    /// The same state in this version's form.
+    /// Converts a state to this version's form.
     fn migrate(&mut self, old: State, from: u32) -> Result<State>;
 }
 
-/// What answers events.
+/// The method that answers events.
 pub(crate) enum Step<T> {
     Batches(fn(&mut T, &RecordBatch, &mut Context) -> Result<RecordBatch>),
     Events(fn(&mut T, Event, &mut Context) -> Result),
@@ -80,7 +80,7 @@ pub(crate) enum Step<T> {
     KeyedBatches(fn(&mut T, &RecordBatch, &mut Keys, &mut Context) -> Result<RecordBatch>),
 }
 
-/// An operator and what of it the engine may ask for; [`run`](Operator::run) serves it.
+/// An operator and the methods that the engine may call; [`run`](Operator::run) serves it.
 pub struct Operator<T> {
     pub(crate) user: T,
     pub(crate) step: Step<T>,
@@ -111,7 +111,7 @@ pub fn keyed_batches<T: KeyedBatches>(user: T) -> Operator<T> {
 }
 
 impl<T> Operator<T> {
-    /// It has timers.
+    /// Declares that it has timers.
     pub fn timed(mut self) -> Self
     where
         T: Timed,
@@ -120,7 +120,7 @@ impl<T> Operator<T> {
         self
     }
 
-    /// It reads the state of other versions.
+    /// Declares that it reads the state of other versions.
     pub fn migrating(mut self) -> Self
     where
         T: Migrating,
@@ -139,7 +139,7 @@ impl<T> Operator<T> {
             eprintln!("operator: {why}");
             std::process::exit(1);
         }
-        std::process::exit(0) // threads of the operator's own do not keep it
+        std::process::exit(0) // even if threads of the operator's own are running
     }
 
     pub(crate) fn is_keyed(&self) -> bool {

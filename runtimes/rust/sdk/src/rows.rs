@@ -19,10 +19,10 @@ pub(crate) struct Rows {
     bound: usize,
 }
 
-/// Arrays of one value that are kept as such at most: each takes some hundred bytes, whatever its value.
+/// The most arrays of one value that are kept unjoined: each takes some hundred bytes, whatever its value.
 const MOST_SINGLE: usize = 1024;
 
-/// The types that most columns have are built value by value; the others of arrays of one value each.
+/// The most common types are built value by value, the others from arrays of one value each.
 enum Column {
     Int(Int64Builder),
     Float(Float64Builder),
@@ -39,12 +39,12 @@ impl Rows {
         Self { schema, columns, count: 0, bytes: 0, row_bytes, bound }
     }
 
-    /// The same with none.
+    /// The same without any rows.
     pub(crate) fn emptied(&self) -> Self {
         Self::new(self.schema.clone(), self.bound)
     }
 
-    /// An error says what does not fit the schema, or that they are too many; the rows are of no use then.
+    /// Adds a row. An error if it does not fit the schema, or if there are too many; then the rows are unusable.
     pub(crate) fn push(&mut self, row: &[(&str, Value)]) -> Result {
         let fields = self.schema.fields();
         if row.len() != fields.len() {
@@ -73,7 +73,7 @@ impl Rows {
         Ok(())
     }
 
-    /// What has been pushed, of which nothing stays here.
+    /// Returns the rows as a batch, and removes them.
     pub(crate) fn take(&mut self) -> Result<RecordBatch> {
         let schema = self.schema.clone();
         self.bytes = 0;
@@ -100,7 +100,7 @@ impl Column {
         }
     }
 
-    /// Whether the value fits.
+    /// Appends a value; returns whether it fits.
     fn push(&mut self, value: &Value, kind: &DataType) -> Result<bool> {
         match (self, value) {
             (Self::Int(b), Value::Int(v)) => b.append_value(*v),
@@ -144,7 +144,7 @@ impl Column {
     }
 }
 
-/// The arrays as one; none of them stays.
+/// Joins the arrays, and empties `parts`.
 fn all(parts: &mut Vec<ArrayRef>) -> Result<ArrayRef> {
     let parts = std::mem::take(parts);
     Ok(concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?)

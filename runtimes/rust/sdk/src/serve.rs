@@ -24,14 +24,14 @@ use crate::{Context, Error, Event, Keys, Operator, Result, State, Timestamp};
 
 const PROTOCOL_VERSION: u32 = 1;
 const SHARED_MEMORY: &str = "shared-memory";
-/// A larger body cannot be told of: its length is a number of 32 bits.
+/// The largest possible body: its length is a number of 32 bits.
 const MOST_BODY_BYTES: u64 = u32::MAX as u64;
 const SDK: &str = concat!("rust ", env!("CARGO_PKG_VERSION"));
 
-/// Serves until the engine says stop, or has gone.
+/// Serves until the engine stops this process, or is gone.
 pub(crate) fn serve<T>(operator: &mut Operator<T>, path: &Path) -> io::Result<()> {
     // The engine says when to stop.
-    // SAFETY: to ignore a signal runs no code of ours.
+    // SAFETY: ignoring a signal runs no code of this program.
     unsafe {
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         libc::signal(libc::SIGTERM, libc::SIG_IGN);
@@ -71,14 +71,14 @@ type Answered = Vec<Encoded>;
 struct Server<'o, T> {
     operator: &'o mut Operator<T>,
     started: Option<Started>,
-    /// Of what is being processed; `None`: not row by row.
+    /// The row being processed; `None`: not row by row.
     row: Option<usize>,
 }
 
-/// What Start has told.
+/// The state set up by Start.
 struct Started {
     ctx: Context,
-    /// Of an answer's tables, wherever they lie, in bytes.
+    /// The bound of an answer's tables in bytes, in the body or in shared memory.
     bound: usize,
     columns: Columns,
     input: Decoder,
@@ -111,7 +111,7 @@ impl<T> Server<'_, T> {
 
     fn failure(&mut self, why: Error) -> Kind {
         if let Some(started) = &mut self.started {
-            started.ctx.rows = started.ctx.rows.emptied(); // what was emitted before goes nowhere
+            started.ctx.rows = started.ctx.rows.emptied(); // drops the rows emitted so far
         }
         let row = self.row.map(|row| row as u32);
         Kind::Failure(Failure { r#type: why.class, message: why.message, trace: why.trace, row, code: why.code.to_string() })
@@ -234,7 +234,7 @@ fn joined(mut tables: Answered, more: Answered) -> Answered {
     tables
 }
 
-/// That the tables are not larger than the bound.
+/// An error if the tables exceed the bound.
 fn bounded(answer: &[Encoded], bound: usize) -> Result {
     let bytes = answer.iter().map(Encoded::bytes).sum();
     if bytes <= bound {
@@ -251,7 +251,7 @@ impl Started {
         Ok(vec![self.output.encode(Table::Rows, &self.ctx.rows.take()?)?])
     }
 
-    /// An answer that the operator has made itself.
+    /// The table of an answer made by the operator itself.
     fn whole(&mut self, answer: &RecordBatch) -> Result<Answered> {
         let (have, want) = (answer.schema_ref().fields(), self.ctx.output.fields());
         let mut both = have.iter().zip(want);
@@ -275,7 +275,7 @@ impl Started {
     }
 }
 
-/// Sends what is logged to the engine.
+/// Sends log records to the engine.
 struct Logs(Writer);
 
 impl log::Log for Logs {
@@ -291,7 +291,7 @@ impl log::Log for Logs {
             log::Level::Debug | log::Level::Trace => Level::Debug,
         };
         let line = Log { level: level as i32, message: record.args().to_string() };
-        let _ = self.0.send(message(0, Kind::Log(line)), &[], None); // the engine has gone: the next reply finds out
+        let _ = self.0.send(message(0, Kind::Log(line)), &[], None); // if the engine is gone, the next reply finds out
     }
 
     fn flush(&self) {}

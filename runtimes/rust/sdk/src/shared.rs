@@ -1,4 +1,4 @@
-//! The memory that the engine has offered in `UDO_OPERATOR_SHARED`: its first half holds tables of requests, the second those of replies.
+//! The memory offered by the engine in `UDO_OPERATOR_SHARED`: its first half holds tables of requests, the second those of replies.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
@@ -7,7 +7,7 @@ use std::{env, ptr, slice};
 
 use arrow_buffer::Buffer;
 
-/// Smaller tables cost less in the message itself.
+/// Tables smaller than this cost less in the message itself.
 const LEAST_BYTES: usize = 32 << 10;
 
 pub(crate) struct Shared {
@@ -21,7 +21,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// What the environment names; `None` if there is none, or it is not to be had.
+    /// The memory named in the environment; `None` if there is none, or it cannot be mapped.
     pub(crate) fn given() -> Option<Self> {
         let file = OpenOptions::new().read(true).write(true).open(env::var_os("UDO_OPERATOR_SHARED")?).ok()?;
         let size = usize::try_from(file.metadata().ok()?.len()).ok().filter(|size| *size > 0)?;
@@ -32,15 +32,15 @@ impl Shared {
         (memory != libc::MAP_FAILED).then(|| Self { memory: memory.cast(), half: size / 2 })
     }
 
-    /// A copy of a table of a request: the engine writes the next one over it.
+    /// Copies a table of a request: the engine overwrites it with the next one.
     pub(crate) fn take(&self, offset: u64, bytes: usize) -> io::Result<Buffer> {
         let at = usize::try_from(offset).ok().filter(|at| *at <= self.half && bytes <= self.half - at);
         let at = at.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a table lies outside of the shared memory"))?;
-        // SAFETY: these bytes lie in the first half.
+        // SAFETY: these bytes are in the first half.
         Ok(Buffer::from(unsafe { slice::from_raw_parts(self.memory.add(at), bytes) }))
     }
 
-    /// Puts a table of so many bytes there, `used` bytes after the start of its half; `None` if it is better sent, or if there is no room.
+    /// Writes a table at `used` bytes from the start of its half; returns its offset. `None` if it is too small, or there is no room.
     pub(crate) fn put(&self, pieces: &[Buffer], bytes: usize, used: &mut usize) -> Option<u64> {
         if bytes < LEAST_BYTES || bytes > self.half.saturating_sub(*used) {
             return None;
@@ -48,7 +48,7 @@ impl Shared {
         let start = self.half + *used;
         let mut at = start;
         for piece in pieces {
-            // SAFETY: all pieces together lie in the second half, and no piece lies there already.
+            // SAFETY: all pieces together fit into the second half, and no piece is there already.
             unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), self.memory.add(at), piece.len()) };
             at += piece.len();
         }
@@ -59,7 +59,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping; nobody has a reference into it.
+        // SAFETY: this is the whole mapping, and nobody has a reference into it.
         unsafe { libc::munmap(self.memory.cast(), 2 * self.half) };
     }
 }

@@ -1,4 +1,4 @@
-//! How many bytes values take at least in a record batch: bits, and bitmaps of what is null, are left out.
+//! A lower bound of the bytes of values in a record batch: bits and validity bitmaps are left out.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
@@ -6,7 +6,7 @@ use arrow_schema::DataType;
 
 use crate::Value;
 
-/// What each value of the type takes, whatever it is.
+/// The fixed bytes of each value of the type.
 pub(crate) fn fixed(kind: &DataType) -> usize {
     match kind {
         DataType::Utf8 | DataType::Binary | DataType::List(_) | DataType::Map(..) => 4,
@@ -18,7 +18,7 @@ pub(crate) fn fixed(kind: &DataType) -> usize {
     }
 }
 
-/// What the value takes beside that.
+/// The value's bytes beyond the fixed ones.
 pub(crate) fn varied(value: &Value) -> usize {
     match value {
         Value::Text(v) => v.len(),
@@ -28,7 +28,7 @@ pub(crate) fn varied(value: &Value) -> usize {
     }
 }
 
-/// The same of all values of an array.
+/// The bytes of all values of an array beyond the fixed ones.
 fn below(array: &ArrayRef) -> usize {
     let elements = |list: Option<ArrayRef>| list.map_or(0, |list| list.len() * fixed(list.data_type()) + below(&list));
     match array.data_type() {

@@ -20,15 +20,15 @@ const TIME: i8 = -1;
 const LOCAL_TIME: i8 = 1;
 const DATE: i8 = 2;
 const DECIMAL: i8 = 3;
-// A time of the extension -1 has this many bits of seconds in its form of 8 bytes.
+// The bits of seconds in the 8-byte form of the extension -1, MessagePack's times.
 const SECONDS_BITS: u32 = 34;
 
-/// A state as the engine stores it.
+/// Converts a state to the form that the engine stores.
 pub fn pack<S: Serialize + ?Sized>(state: &S) -> Result<Vec<u8>> {
     Ok(rmp_serde::to_vec_named(state)?)
 }
 
-/// A state of its stored form.
+/// Reads a state from its stored form.
 pub fn unpack<S: DeserializeOwned>(packed: &[u8]) -> Result<S> {
     Ok(rmp_serde::from_slice(packed)?)
 }

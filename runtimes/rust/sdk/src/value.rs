@@ -13,7 +13,7 @@ pub enum Value {
     Null,
     Bool(bool),
     Int(i64),
-    /// Beyond what an i64 holds.
+    /// An integer too large for an i64.
     UInt(u64),
     Float(f64),
     Text(String),
@@ -26,7 +26,7 @@ pub enum Value {
     List(Vec<Value>),
     /// In states only.
     Map(State),
-    /// In events only: lists, structs, maps, and whatever else there is, as an Arrow array of this one value.
+    /// In events only: lists, structs, maps, and all other types, as an Arrow array of this one value.
     Arrow(ArrayRef),
 }
 
@@ -47,7 +47,7 @@ pub struct Date(pub NaiveDate);
 pub struct Decimal(pub String);
 
 impl Timestamp {
-    /// Of µs since 1970; an error beyond the years that chrono knows.
+    /// A time from µs since 1970; an error beyond chrono's range of years.
     pub fn from_micros(us: i64) -> Result<Self> {
         DateTime::from_timestamp_micros(us).map(Self).ok_or_else(|| crate::Error::new(format!("{us} µs since 1970 is out of range")))
     }
@@ -66,7 +66,7 @@ impl Add<TimeDelta> for Timestamp {
 }
 
 impl Decimal {
-    /// The number in units of 10^-scale; `None` if it is none, or has more digits than that.
+    /// The number in units of 10^-scale; `None` if it is not a number, or has more digits than that.
     pub(crate) fn unscaled(&self, scale: i8) -> Option<i128> {
         let (whole, fraction) = self.0.split_once('.').unwrap_or((&self.0, ""));
         let more = usize::try_from(scale).ok()?.checked_sub(fraction.len())?;
@@ -101,7 +101,7 @@ impl Value {
         if let Self::Int(v) = self { Some(*v) } else { None }
     }
 
-    /// For messages.
+    /// The kind in words, for messages.
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Arrow(array) => format!("an Arrow array of {} × {}", array.len(), array.data_type()),

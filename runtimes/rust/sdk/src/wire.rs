@@ -20,7 +20,7 @@ use crate::pb::{Message, Part};
 use crate::shared::Shared;
 use crate::{Error, Result};
 
-// Larger pieces of a message are written and read where they lie.
+// Larger pieces of a message are written and read in place, without buffering.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The bytes of a request's tables.
@@ -30,13 +30,13 @@ pub(crate) type Tables = HashMap<i32, Buffer>;
 pub(crate) struct Encoded {
     pub(crate) table: Table,
     pub(crate) rows: usize,
-    /// Of all pieces.
+    /// The size of all pieces.
     size: usize,
     pieces: Vec<Buffer>,
 }
 
 impl Encoded {
-    /// What it takes in a body.
+    /// Its bytes in a body, with padding.
     pub(crate) fn bytes(&self) -> usize {
         self.size + padding(self.size)
     }
@@ -44,7 +44,7 @@ impl Encoded {
 
 pub(crate) struct Reader {
     stream: BufReader<UnixStream>,
-    /// The memory that tables of requests may lie in, once that is agreed on.
+    /// The memory that may hold tables of requests, once agreed on.
     pub(crate) shared: Option<Arc<Shared>>,
 }
 
@@ -67,7 +67,7 @@ fn broken(why: &str) -> io::Error {
 }
 
 impl Reader {
-    /// One message and its tables; `None` when the engine has gone.
+    /// Reads one message and its tables; `None` when the engine is gone.
     pub(crate) fn receive(&mut self) -> io::Result<Option<(Message, Tables)>> {
         let mut prefix = [0; 8];
         match self.stream.read_exact(&mut prefix) {
@@ -100,7 +100,7 @@ impl Reader {
 }
 
 impl Writer {
-    /// Writes one message with its tables; large ones into the memory that is shared, if any is.
+    /// Writes one message with its tables; large ones into the shared memory, if any.
     pub(crate) fn send(&self, mut message: Message, tables: &[Encoded], shared: Option<&Shared>) -> io::Result<()> {
         let (mut sent, mut body, mut used) = (vec![], 0, 0);
         for encoded in tables {
@@ -128,20 +128,20 @@ impl Writer {
     }
 }
 
-/// Makes record batches of messages that have no schema of their own.
+/// Makes record batches from messages that have no schema of their own.
 pub(crate) struct Decoder {
     pub(crate) schema: SchemaRef,
 }
 
 impl Decoder {
-    /// Of an Arrow schema message. All columns may be null.
+    /// A decoder for the schema in an Arrow schema message. All columns may be null.
     pub(crate) fn of(message: &[u8]) -> Result<Self> {
         let schema = try_schema_from_ipc_buffer(message)?;
         let fields: Vec<_> = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect();
         Ok(Self { schema: Arc::new(Schema::new(fields)) })
     }
 
-    /// The table of that kind; one that is absent is empty.
+    /// The table of this kind; an absent one is empty.
     pub(crate) fn batch(&self, tables: &Tables, table: Table) -> Result<RecordBatch> {
         let Some(data) = tables.get(&(table as i32)) else {
             return Ok(RecordBatch::new_empty(self.schema.clone()));

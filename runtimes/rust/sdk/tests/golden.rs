@@ -1,4 +1,4 @@
-//! Golden states: each read, and written again with the same bytes.
+//! Golden states: each is read, and written again with the same bytes.
 
 use udo_operator::{State, Value, pack, unpack};
 

@@ -5,7 +5,7 @@
 //   udo::Keyed         event by event, with the state of the event's key
 //   udo::KeyedBatches  the same, vectorised
 //
-// and from udo::Timed and udo::Migrating where it wants them. What a method throws fails its frame with a stack trace; the process goes on.
+// and, as needed, also from udo::Timed and udo::Migrating. An exception fails the method's frame with a stack trace; the process goes on.
 // Batches, events and keys are valid until the method returns.
 #pragma once
 
@@ -40,7 +40,7 @@ struct SchemaError : std::runtime_error {
     using runtime_error::runtime_error;
 };
 
-// What an Arrow function has returned; throws if that is an error.
+// Returns the value of an Arrow result; throws if it is an error.
 inline void check(const arrow::Status& status) {
     if (!status.ok()) throw std::runtime_error(status.ToString());
 }
@@ -50,13 +50,13 @@ T check(arrow::Result<T> result) {
     return std::move(result).ValueUnsafe();
 }
 
-// A column's value in one event, whatever its type, to be answered.
+// A column's value in one event, of any type, to use in an answer.
 struct Cell {
     std::shared_ptr<arrow::Array> column;
     std::int64_t row;
 };
 
-// A value to be answered: nullptr, bool, an integer, a floating point number, text, Timestamp, Decimal, Cell, or an optional of these.
+// A value in an answer: nullptr, bool, an integer, a floating point number, text, Timestamp, Decimal, Cell, or an optional of these.
 class Value {
   public:
     using Data = std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Timestamp, Decimal, Cell>;
@@ -74,17 +74,17 @@ class Value {
 // A column's name and its value.
 using Field = std::pair<std::string_view, Value>;
 
-// One event. Its methods take a column's name, and throw with what there is when there is no such column, or it has another type.
+// One event. Its methods take a column's name; if there is no such column, or it has another type, they throw and name what there is.
 class Event {
   public:
     using Columns = std::map<std::string, int, std::less<>>;
     Event(const arrow::RecordBatch& batch, const Columns& columns) : batch_(batch), columns_(columns) {}
 
-    // A column's value: std::int64_t (an integer column of any width), double, bool, std::string_view, Timestamp (without a zone it counts
-    // as UTC), or a std::optional of these where it may be null.
+    // A column's value: std::int64_t (an integer column of any width), double, bool, std::string_view, Timestamp (taken as UTC if it has no
+    // zone), or a std::optional of these where it may be null.
     template <class T>
     T get(std::string_view name) const;
-    // Any column's value, to answer it.
+    // The value of any column, to use in an answer.
     Value value(std::string_view name) const { return Cell{at(name), row}; }
     bool is_null(std::string_view name) const { return at(name)->IsNull(row); }
 
@@ -137,7 +137,7 @@ T Event::get(std::string_view name) const {
     }
 }
 
-// Its lines reach `udo logs`. Any thread may log.
+// The operator's log, shown by `udo logs`. Any thread may log.
 class Log {
   public:
     explicit Log(detail::Wire& wire) : wire_(wire) {}
@@ -152,7 +152,7 @@ class Log {
     detail::Wire& wire_;
 };
 
-// What the platform tells an operator. Environment values and secrets stand in the process's environment.
+// The operator's context. Environment values and secrets are in the process's environment.
 class Context {
   public:
     Context(detail::Wire& wire, std::shared_ptr<arrow::Schema> input, std::shared_ptr<arrow::Schema> output, std::uint64_t bound);
@@ -160,8 +160,8 @@ class Context {
 
     std::string name, version, instance;
     std::shared_ptr<arrow::Schema> input, output;
-    std::filesystem::path directory;     // files given at deployment lie here
-    std::optional<Timestamp> watermark;  // the event time up to which all has been seen; none before any is known
+    std::filesystem::path directory;     // of the files given at deployment
+    std::optional<Timestamp> watermark;  // the event time up to which all events have been seen; none until it is known
     Log log;
 
     // Answers an event: a value for each of the manifest's output columns.
@@ -190,9 +190,9 @@ class Key {
     void set_state(const T& state) {
         set(json(state));
     }
-    // Drops the key's state, and when it expires.
+    // Drops the key's state and its expiry.
     void clear() { state_.reset(), expires_.reset(), changed_ = true; }
-    // Has on_timer called for this key at the end of the first epoch whose watermark has reached `at`; the same time once.
+    // Has on_timer called for this key at the end of the first epoch whose watermark has reached `at`; once for equal times.
     void timer(Timestamp at) { timers_.push_back(at); }
     // Drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it.
     void expire(Timestamp at) { expires_ = at, changed_ = true; }
@@ -218,7 +218,7 @@ class Operator {
     virtual ~Operator() = default;
     // Loads what the operator needs, once per process.
     virtual void open(const Context&) {}
-    // Called once when the process leaves in peace.
+    // Called once when the process ends normally.
     virtual void close() {}
 };
 
@@ -253,14 +253,14 @@ class Timed {
     virtual void on_timer(Timestamp at, Key& key, Context& ctx) = 0;
 };
 
-// Reads state that a version with another state_version has left (migrates_from in operator.toml).
+// Reads the state of a version with another state_version (migrates_from in operator.toml).
 class Migrating {
   public:
     virtual ~Migrating() = default;
     virtual json migrate(json old, unsigned from) = 0;
 };
 
-// Serves the operator until the engine stops it; what it returns is main's to return.
+// Serves the operator until the engine stops it. Returns the exit status for main to return.
 int run(Operator& op);
 inline int run(Operator&& op) { return run(op); }
 

@@ -1,5 +1,5 @@
 // States and keys as MessagePack, in the profile of docs/operator-protocol.md: nlohmann::json, or a struct that converts to and from it
-// (NLOHMANN_DEFINE_TYPE_INTRUSIVE). Times are those of std::chrono.
+// (NLOHMANN_DEFINE_TYPE_INTRUSIVE). Times are std::chrono's.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct Decimal {
     bool operator==(const Decimal&) const = default;
 };
 
-// A state as the engine stores it, and back.
+// Convert a state to the form that the engine stores, and back.
 std::string pack(const json& state);
 json unpack(std::string_view packed);
 
@@ -35,7 +35,7 @@ namespace detail {
 enum : std::uint8_t { LOCAL_TIME = 1, DATE = 2, DECIMAL = 3, TIME = 0xff };
 
 json extension(std::uint8_t kind, std::vector<std::uint8_t> bytes);
-// The bytes of an extension of this kind; std::invalid_argument if the value is none.
+// The bytes of an extension of this kind; std::invalid_argument if the value is not one.
 const std::vector<std::uint8_t>& extended(const json& value, std::uint8_t kind, const char* what);
 json of_time(Timestamp at);
 Timestamp to_time(const json& value);
@@ -54,7 +54,7 @@ inline void from_json(const json& j, Decimal& d) {
 
 }  // namespace udo
 
-// None is null.
+// An empty optional is null.
 template <class T>
 struct nlohmann::adl_serializer<std::optional<T>> {
     static void to_json(json& j, const std::optional<T>& value) { j = value ? json(*value) : json(); }

@@ -1,4 +1,4 @@
-//! Answers every event as it came.
+//! Answers every event unchanged.
 
 use udo_operator::arrow_array::RecordBatch;
 use udo_operator::{Batches, Context, Result};

@@ -17,11 +17,11 @@ enum Said {
 /// The state of a symbol, as any language may have left it.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
-    /// Events that wait: at, input, what it says.
+    /// Waiting events: at, input, headline or price.
     waiting: Vec<(Timestamp, String, Said)>,
     /// News that no large move has followed yet: at, headline, price before it.
     news: Vec<(Timestamp, String, Option<f64>)>,
-    /// The last one; none before the first trade.
+    /// The last price; none before the first trade.
     price: Option<f64>,
 }
 
@@ -44,7 +44,7 @@ impl Keyed for NewsMoves {
 }
 
 impl Timed for NewsMoves {
-    // The events of this moment: news first, then the trades, as they came.
+    // Processes the events of this moment: news first, then the trades, in order of arrival.
     fn on_timer(&mut self, at: Timestamp, key: &mut Key, ctx: &mut Context) -> Result {
         let State { waiting, mut news, mut price } = key.state()?.unwrap_or_default();
         let (later, now): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|event| event.0 > at);

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use udo_operator::{Context, Event, Key, Keyed, Result, Timed, Timestamp, row};
 
-/// At, price.
+/// A trade: at, price.
 type Trade = (Timestamp, Option<f64>);
-/// At, bid, ask.
+/// A quote: at, bid, ask.
 type Quote = (Timestamp, Option<f64>, Option<f64>);
 
-/// The state of a symbol, as any language may have left it: trades that wait, and quotes that are still needed, by time.
+/// The state of a symbol, as any language may have left it: waiting trades, and quotes that are still needed, by time.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
     trades: Vec<Trade>,
@@ -23,7 +23,7 @@ impl Keyed for TradeQuotes {
         let at: Timestamp = event.get("at")?;
         if event.get::<&str>("input")? == "quotes" {
             state.quotes.push((at, event.get("bid")?, event.get("ask")?));
-            state.quotes.sort_by_key(|quote| quote.0); // those of the same time as they came
+            state.quotes.sort_by_key(|quote| quote.0); // stable: equal times in order of arrival
         } else {
             state.trades.push((at, event.get("price")?));
             key.timer(at);
@@ -33,7 +33,7 @@ impl Keyed for TradeQuotes {
 }
 
 impl Timed for TradeQuotes {
-    // Event time has passed the trades of this moment in both inputs.
+    // Called when event time has passed the trades of this moment in both inputs.
     fn on_timer(&mut self, at: Timestamp, key: &mut Key, ctx: &mut Context) -> Result {
         let mut state: State = key.state()?.unwrap_or_default();
         let before = state.quotes.partition_point(|quote| quote.0 <= at);

@@ -1,4 +1,4 @@
-//! The roles that `python -m benchmarks languages` times.
+//! The roles timed by `python -m benchmarks languages`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// That of each key.
+    /// The state of each key.
     pub fn of(keys: &Keys) -> Result<Vec<Self>> {
         keys.iter().map(|key| Ok(key.state()?.unwrap_or_default())).collect()
     }

@@ -1,5 +1,5 @@
-//! The roles that `python -m benchmarks exactly_once` runs under fire: benchmarks/operators/history/history.py in Rust, with its two forms
-//! of state.
+//! The roles that `python -m benchmarks exactly_once` runs under faults: benchmarks/operators/history/history.py in Rust, with its two
+//! forms of state.
 
 use udo_operator::chrono::TimeDelta;
 use udo_operator::{Context, Error, Event, Key, Keyed, LocalTime, Migrating, Result, State, Timed, Timestamp, Value, row};
@@ -7,7 +7,7 @@ use udo_operator::{Context, Error, Event, Key, Keyed, LocalTime, Migrating, Resu
 const GAP: TimeDelta = TimeDelta::seconds(20);
 const WITHIN: TimeDelta = TimeDelta::seconds(30);
 const FORGET: TimeDelta = TimeDelta::seconds(60);
-// What all of the state lies under in its other form.
+// The name that holds all of the state in its other form.
 const INSIDE: &str = "in";
 
 /// `wrapped`: the other form of state.
@@ -77,7 +77,7 @@ fn last(event: Event, state: &mut State) -> Result<(String, i64)> {
     put(&mut kinds, kind, seen);
     let mut recent = list(state, "recent").unwrap_or_default();
     let ids: Vec<i64> = recent.iter().filter_map(Value::as_int).collect();
-    // As Python shows lists, texts and tuples.
+    // Formatted like Python's lists, texts and tuples.
     let counts: Vec<String> = kinds.iter().map(|(kind, n)| format!("('{kind}', {})", n.as_int().unwrap_or(0))).collect();
     let what = format!("after {ids:?} [{}]", counts.join(", "));
     recent.push(event.value("id")?);

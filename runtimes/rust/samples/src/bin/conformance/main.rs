@@ -1,4 +1,4 @@
-//! The Rust SDK's conformance operator: docs/operator-protocol.md says what each role does, and `udo conformance` tries it.
+//! The Rust SDK's conformance operator: docs/operator-protocol.md describes the roles, and `udo conformance` tests them.
 
 mod benchmarked;
 mod history;
@@ -94,7 +94,7 @@ impl Events for Doing {
 
 struct Stateful;
 
-/// Adds to `n` of the key's state, and leaves what else there is.
+/// Adds to `n` in the key's state, and leaves the rest.
 fn add(key: &mut Key, n: i64) -> Result<i64> {
     let mut state: State = key.state()?.unwrap_or_default();
     let sum = state.get("n").and_then(Value::as_int).unwrap_or(0) + n;
@@ -161,7 +161,7 @@ impl Migrating for Stateful {
     }
 }
 
-/// A count over the batch, with the states of its keys beside it.
+/// Counts over the batch with the states of its keys.
 struct Vectorised;
 
 impl KeyedBatches for Vectorised {

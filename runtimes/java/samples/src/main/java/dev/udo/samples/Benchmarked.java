@@ -21,13 +21,13 @@ import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.Float8Vector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 
-/** The roles that `python -m benchmarks languages` times. */
+/** The roles timed by `python -m benchmarks languages`. */
 final class Benchmarked {
     private static final double LIMIT = 500.0;
 
     private Benchmarked() {}
 
-    /** Null if it is no such role. */
+    /** The operator of a role; null if there is no such role. */
     static Operator of(String role) {
         return switch (role) {
             case "filter" -> new Filter();
@@ -53,7 +53,7 @@ final class Benchmarked {
                 }
             }
             VectorSchemaRoot answer = VectorSchemaRoot.create(ctx.output(), ctx.allocator());
-            for (FieldVector to : answer.getFieldVectors()) { // all of them have eight bytes a value, and the kept ones no nulls
+            for (FieldVector to : answer.getFieldVectors()) { // all columns have eight bytes per value, and the kept rows no nulls
                 ((BaseFixedWidthVector) to).allocateNew(count);
                 LongBuffer from = bytes(batch.getVector(to.getName()), rows).asLongBuffer();
                 LongBuffer into = bytes(to, count).asLongBuffer();
@@ -66,7 +66,7 @@ final class Benchmarked {
             return answer;
         }
 
-        /** The values of a column as they lie in memory. */
+        /** The values of a column as they are in memory. */
         private static ByteBuffer bytes(FieldVector column, int rows) {
             return column.getDataBuffer().nioBuffer(0, rows * Long.BYTES).order(ByteOrder.LITTLE_ENDIAN);
         }

@@ -24,7 +24,7 @@ import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.types.pojo.Field;
 
-/** The conformance operator (docs/operator-protocol.md, Conformance), in the role that UDO_CONFORMANCE or the last argument names. */
+/** The conformance operator (docs/operator-protocol.md, Conformance), in the role named by UDO_CONFORMANCE or by the last argument. */
 final class Conformance {
     private Conformance() {}
 
@@ -105,7 +105,7 @@ final class Conformance {
                 case "exit" -> System.exit(3);
                 case "abort" -> new ProcessBuilder("sh", "-c", "kill -KILL $PPID").start().waitFor();
                 case "memory" -> {
-                    while (true) { // beside the heap, which has a bound of its own
+                    while (true) { // off the heap, which has a bound of its own
                         ctx.allocator().buffer(1 << 20).setOne(0, 1 << 20);
                     }
                 }

@@ -5,7 +5,7 @@ import dev.udo.operator.Key;
 import dev.udo.operator.KeyedOperator;
 import dev.udo.operator.Row;
 
-/** Answers each event with how many of its key there have been. */
+/** Answers each event with the number of events of its key so far. */
 final class Count implements KeyedOperator {
     /** The state of a key, as any language may have left it: {"n": 3}. */
     record State(long n) {}

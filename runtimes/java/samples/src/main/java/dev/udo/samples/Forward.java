@@ -4,7 +4,7 @@ import dev.udo.operator.BatchOperator;
 import dev.udo.operator.Context;
 import org.apache.arrow.vector.VectorSchemaRoot;
 
-/** Answers every event as it came. */
+/** Answers every event unchanged. */
 class Forward implements BatchOperator {
     @Override
     public VectorSchemaRoot process(VectorSchemaRoot batch, Context ctx) {

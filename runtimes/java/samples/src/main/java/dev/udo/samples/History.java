@@ -17,14 +17,14 @@ import java.util.TreeMap;
 import java.util.stream.Collectors;
 
 /**
- * The roles that {@code python -m benchmarks exactly_once} runs under fire: benchmarks/operators/history/history.py in Java, with its two
- * forms of state. Each behaviour changes the map that it is given, all of a key's state.
+ * The roles that {@code python -m benchmarks exactly_once} runs under faults: benchmarks/operators/history/history.py in Java, with its two
+ * forms of state. Each behaviour changes the map that it gets, which is all of a key's state.
  */
 final class History implements KeyedOperator, Timed, Migrating {
     private static final Duration GAP = Duration.ofSeconds(20);
     private static final Duration WITHIN = Duration.ofSeconds(30);
     private static final Duration FORGET = Duration.ofSeconds(60);
-    /** What all of the state lies under in its other form. */
+    /** The name that holds all of the state in its other form. */
     private static final String INSIDE = "in";
 
     private final boolean wrapped;
@@ -80,7 +80,7 @@ final class History implements KeyedOperator, Timed, Migrating {
         Map<String, Object> kinds = map(state, "kinds");
         kinds.merge(event.getString("kind"), 1L, (before, one) -> (Long) before + (Long) one);
         List<Object> recent = list(state, "recent");
-        // As Python shows lists, texts and tuples.
+        // Formatted like Python's lists, texts and tuples.
         String counts = kinds.entrySet().stream().map(e -> "('" + e.getKey() + "', " + e.getValue() + ")").collect(Collectors.joining(", "));
         answer(event, key, "after " + recent + " [" + counts + "]", recent.isEmpty() ? -1L : recent.get(recent.size() - 1));
         recent.add(event.getLong("id"));
@@ -157,13 +157,13 @@ final class History implements KeyedOperator, Timed, Migrating {
         return map(state, INSIDE);
     }
 
-    /** A copy of the map in this entry, in the order of its keys; an empty one if there is none. */
+    /** Copies the map in this entry, in the order of its keys; an empty one if there is none. */
     @SuppressWarnings("unchecked")
     private static Map<String, Object> map(Map<String, Object> state, String name) {
         return new TreeMap<>((Map<String, Object>) state.getOrDefault(name, Map.of()));
     }
 
-    /** The same of a list. */
+    /** Copies the list in this entry; an empty one if there is none. */
     private static List<Object> list(Map<String, Object> state, String name) {
         return new ArrayList<>((List<?>) state.getOrDefault(name, List.of()));
     }

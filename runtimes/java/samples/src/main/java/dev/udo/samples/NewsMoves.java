@@ -16,11 +16,11 @@ final class NewsMoves implements KeyedOperator, Timed {
     private static final Duration WITHIN = Duration.ofMinutes(1);
     private static final double MOVE = 0.02;
 
-    /** An event that waits; it says a headline or a price. */
+    /** A waiting event, with a headline or a price. */
     @AsArray
     record Waiting(Instant at, String input, Object said) {}
 
-    /** What no large move has followed yet, and the price before it. */
+    /** A news item that no large move has followed yet, and the price before it. */
     @AsArray
     record News(Instant at, String headline, Double before) {}
 
@@ -36,7 +36,7 @@ final class NewsMoves implements KeyedOperator, Timed {
         String headline = event.getString("headline");
         double price = event.getDouble("price");
         if ((headline == null || headline.isEmpty()) && price == 0) {
-            return; // it says nothing
+            return; // it carries no information
         }
         Seen state = stateOf(key);
         Instant at = event.getInstant("at");
@@ -46,7 +46,7 @@ final class NewsMoves implements KeyedOperator, Timed {
         key.setState(state);
     }
 
-    /** The events of this moment: news first, then the trades, as they came. */
+    /** Processes the events of this moment: news first, then the trades, in order of arrival. */
     @Override
     public void onTimer(Instant at, Key key) {
         Seen state = stateOf(key);

@@ -19,7 +19,7 @@ final class TradeQuotes implements KeyedOperator, Timed {
     @AsArray
     record Quote(Instant at, Double bid, Double ask) {}
 
-    /** The state of a symbol, as any language may have left it: trades that wait, and quotes that are still needed, by time. */
+    /** The state of a symbol, as any language may have left it: waiting trades, and quotes that are still needed, by time. */
     record Waiting(List<Trade> trades, List<Quote> quotes) {}
 
     private static Waiting stateOf(Key key) {
@@ -32,7 +32,7 @@ final class TradeQuotes implements KeyedOperator, Timed {
         Instant at = event.getInstant("at");
         if (event.getString("input").equals("quotes")) {
             state.quotes.add(new Quote(at, (Double) event.get("bid"), (Double) event.get("ask")));
-            state.quotes.sort(Comparator.comparing(Quote::at)); // those of the same time as they came
+            state.quotes.sort(Comparator.comparing(Quote::at)); // stable: equal times in order of arrival
         } else {
             state.trades.add(new Trade(at, (Double) event.get("price")));
             key.timer(at);
@@ -40,7 +40,7 @@ final class TradeQuotes implements KeyedOperator, Timed {
         key.setState(state);
     }
 
-    /** Event time has passed the trades of this moment in both inputs. */
+    /** Called when event time has passed the trades of this moment in both inputs. */
     @Override
     public void onTimer(Instant at, Key key) {
         Waiting state = stateOf(key);

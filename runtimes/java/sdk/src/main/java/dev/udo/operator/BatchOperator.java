@@ -4,6 +4,6 @@ import org.apache.arrow.vector.VectorSchemaRoot;
 
 /** A vectorised operator. */
 public interface BatchOperator extends Operator {
-    /** The answer has the manifest's output columns and any number of rows; null answers none. It is closed once it is sent. */
+    /** Answers a batch: with the manifest's output columns and any number of rows; null for none. The answer is closed once it is sent. */
     VectorSchemaRoot process(VectorSchemaRoot batch, Context ctx) throws Exception;
 }

@@ -7,7 +7,7 @@ import java.util.Optional;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.types.pojo.Schema;
 
-/** What the platform tells an operator. Environment values and secrets stand in the process's environment. */
+/** The operator's context. Environment values and secrets are in the process's environment. */
 public final class Context {
     private final String operator;
     private final String version;
@@ -51,22 +51,22 @@ public final class Context {
         return output;
     }
 
-    /** Where vectors of an answer are allocated. */
+    /** The allocator for the vectors of an answer. */
     public BufferAllocator allocator() {
         return allocator;
     }
 
-    /** Files given at deployment lie here. */
+    /** The directory of the files given at deployment. */
     public Path directory() {
         return Path.of(System.getenv("UDO_DIRECTORY"));
     }
 
-    /** Its lines reach {@code udo logs}. */
+    /** The operator's log, shown by {@code udo logs}. */
     public System.Logger log() {
         return log;
     }
 
-    /** The event time up to which all has been seen; empty before any is known. */
+    /** The event time up to which all events have been seen; empty until it is known. */
     public Optional<Instant> watermark() {
         return Optional.ofNullable(watermarkUs).map(Times::instant);
     }

@@ -14,8 +14,8 @@ import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 
 /**
- * One event. Its methods take a column's name and throw IllegalArgumentException, with what there is, when there is no such column or it
- * has another type. Those of primitive types give 0 or false where the column is null, as JDBC does.
+ * One event. Its methods take a column's name; if there is no such column, or it has another type, they throw IllegalArgumentException and
+ * name what there is. The methods of primitive types return 0 or false if the column is null, as in JDBC.
  */
 public final class Event {
     private record Column(FieldVector vector, Readers.Reader reader) {}
@@ -30,7 +30,7 @@ public final class Event {
         }
     }
 
-    /** Turns it into the event of that row. */
+    /** Turns this into the event of another row. */
     Event at(int row) {
         this.row = row;
         return this;
@@ -48,7 +48,7 @@ public final class Event {
         return column(name).vector.isNull(row);
     }
 
-    /** An integer column of any width. */
+    /** The value of an integer column of any width. */
     public long getLong(String name) {
         Column c = column(name);
         if (c.vector instanceof BigIntVector v) {
@@ -58,7 +58,7 @@ public final class Event {
         return value == null ? 0 : value;
     }
 
-    /** A column of floating point numbers. */
+    /** The value of a column of floating point numbers. */
     public double getDouble(String name) {
         Column c = column(name);
         if (c.vector instanceof Float8Vector v) {
@@ -73,7 +73,7 @@ public final class Event {
         return value != null && value;
     }
 
-    /** A column of text; null where it is null. */
+    /** The value of a column of text, or null. */
     public String getString(String name) {
         Column c = column(name);
         if (c.vector instanceof VarCharVector v) {
@@ -82,7 +82,7 @@ public final class Event {
         return as(name, c, String.class, "text");
     }
 
-    /** A column of timestamps, those without a zone as UTC; null where it is null. */
+    /** The value of a column of timestamps, or null; those without a zone are taken as UTC. */
     public Instant getInstant(String name) {
         Column c = column(name);
         if (c.reader.read(row) instanceof LocalDateTime local) {
@@ -92,7 +92,7 @@ public final class Event {
     }
 
     /**
-     * Any column: null, Boolean, Long (BigInteger beyond it), Double, String, byte[], Instant, LocalDateTime (without a zone), LocalDate,
+     * Any column's value: null, Boolean, Long (or BigInteger), Double, String, byte[], Instant, LocalDateTime (without a zone), LocalDate,
      * LocalTime, Duration, BigDecimal, List, or Map.
      */
     public Object get(String name) {
@@ -107,7 +107,7 @@ public final class Event {
         return type.cast(value);
     }
 
-    /** For messages. */
+    /** The event as text, for messages. */
     @Override
     public String toString() {
         return List.copyOf(columns.keySet()).stream().map(name -> name + "=" + get(name)).toList().toString();

@@ -46,7 +46,7 @@ public final class Key {
         return Optional.ofNullable(state).map(packed -> (Map<String, Object>) State.unpack(packed));
     }
 
-    /** The same as a record, whose components are the state's entries; those that the state lacks are null, 0 or false. */
+    /** The key's state as a record, whose components are the state's entries; missing ones are null, 0 or false. */
     public <R extends Record> Optional<R> state(Class<R> type) {
         return state().map(map -> State.record(map, type));
     }
@@ -57,12 +57,12 @@ public final class Key {
         changed = true;
     }
 
-    /** The same by a record. */
+    /** Replaces the key's state by a record. */
     public void setState(Record state) {
         setState(State.map(state));
     }
 
-    /** Drops the key's state, and when it expires. */
+    /** Drops the key's state and its expiry. */
     public void clear() {
         state = null;
         expiresUs = null;

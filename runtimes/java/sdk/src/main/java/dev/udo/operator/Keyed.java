@@ -14,7 +14,7 @@ import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.arrow.vector.types.pojo.Schema;
 import udo.operator.v1.Operator.Part;
 
-/** Keys, their states and timers: the tables that the protocol itself defines. */
+/** Keys, their states and timers: the tables whose schemas the protocol fixes. */
 final class Keyed {
     private static final ArrowType INT32 = new ArrowType.Int(32, true);
     private static final ArrowType INT64 = new ArrowType.Int(64, true);
@@ -68,7 +68,7 @@ final class Keyed {
         return rows;
     }
 
-    /** Timers that are due, in the order in which they fire. */
+    /** The timers that are due, in the order in which they fire. */
     List<Key.Timer> due(Wire.Received request) throws IOException {
         request.load(Part.Table.DUE, due);
         IntVector numbers = (IntVector) due.getVector(0);
@@ -80,7 +80,7 @@ final class Keyed {
         return found;
     }
 
-    /** The tables STATES and SET of an answer; `all`: also states that are as before. */
+    /** The tables STATES and SET of an answer; `all`: including unchanged states. */
     List<Wire.Table> changes(Key[] touched, boolean all) {
         clear(states);
         int count = 0;

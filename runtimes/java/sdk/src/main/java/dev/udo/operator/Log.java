@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.ResourceBundle;
 import udo.operator.v1.Operator.Message;
 
-/** Sends what is logged to the engine. */
+/** Sends log records to the engine. */
 final class Log implements System.Logger {
     private final String name;
     private final Wire wire;
@@ -53,7 +53,7 @@ final class Log implements System.Logger {
             var line = udo.operator.v1.Operator.Log.newBuilder().setLevel(own).setMessage(text);
             wire.send(Message.newBuilder().setLog(line), List.of());
         } catch (IOException e) {
-            System.err.println(text); // the engine has gone
+            System.err.println(text); // the engine is gone
         }
     }
 }

@@ -18,7 +18,7 @@ import org.apache.arrow.vector.complex.MapVector;
 import org.apache.arrow.vector.complex.StructVector;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 
-/** Values of a vector as Java has them: see {@link Event#get}. A vector's type is looked at once. */
+/** Reads values of a vector as Java values: see {@link Event#get}. A vector's type is inspected only once. */
 final class Readers {
     private Readers() {}
 

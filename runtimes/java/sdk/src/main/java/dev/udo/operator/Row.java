@@ -3,7 +3,7 @@ package dev.udo.operator;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** One answered event: the manifest's output columns. A map, so that any other map does as well. */
+/** One answered event: the manifest's output columns. A map, so that any other map will do as well. */
 public final class Row {
     private Row() {}
 

@@ -13,7 +13,7 @@ import org.apache.arrow.vector.types.pojo.Schema;
 final class Rows {
     private final VectorSchemaRoot root;
     private final List<Writers.Writer> writers = new ArrayList<>();
-    private final Size size = new Size(); // counts on from the rows before
+    private final Size size = new Size(); // continues from the rows so far
     private final int rowBytes;
     private final long bound;
     private long bytes;
@@ -31,7 +31,7 @@ final class Rows {
     void add(Map<String, ?> row) {
         List<FieldVector> vectors = root.getFieldVectors();
         size.bytes = bytes + rowBytes;
-        requireBounded(size.bytes); // before the vectors grow, to twice their size
+        requireBounded(size.bytes); // before the vectors double their size
         for (int i = 0; i < vectors.size(); i++) {
             String name = vectors.get(i).getName();
             Object value = row.get(name);
@@ -58,7 +58,7 @@ final class Rows {
         }
     }
 
-    /** All of them, as a batch that is good until the next call of clear. */
+    /** All rows as a batch, which is valid until the next call of clear. */
     VectorSchemaRoot batch() {
         requireBounded(bytes);
         root.setRowCount(count);

@@ -35,7 +35,7 @@ final class Server {
     private static final int PROTOCOL_VERSION = 1;
     private static final String SDK = "java 0.1.0";
     private static final String SHARED_MEMORY = "shared-memory";
-    /** A larger body cannot be told of: its length is a number of 32 bits. */
+    /** The largest possible body: its length is a number of 32 bits. */
     private static final long MOST_BODY_BYTES = (1L << 32) - 1;
 
     private final Operator operator;
@@ -46,7 +46,7 @@ final class Server {
     private VectorSchemaRoot input;
     private Event event;
     private Context ctx;
-    private int row; // of what is being processed; -1: not row by row
+    private int row; // the row being processed; -1: not row by row
     private VectorSchemaRoot answered; // to be closed once it is sent
 
     Server(Operator operator, String path) throws IOException {
@@ -80,7 +80,7 @@ final class Server {
         return found;
     }
 
-    /** Until the engine says stop, or has gone. */
+    /** Serves until the engine stops this process, or is gone. */
     void serve() throws IOException {
         while (true) {
             try (Wire.Received request = wire.receive()) {
@@ -93,7 +93,7 @@ final class Server {
                 try {
                     answer(request);
                 } catch (IOException e) {
-                    return; // the engine has gone
+                    return; // the engine is gone
                 }
                 done();
                 if (request.message().hasStop()) {
@@ -124,12 +124,12 @@ final class Server {
         answered = null;
     }
 
-    /** Handles a request; what it throws becomes a Failure. */
+    /** Handles a request; an exception becomes a Failure. */
     private List<Wire.Table> guarded(Wire.Received request, Message.Builder reply) {
         row = -1;
         try {
             return handle(request, reply);
-        } catch (Throwable e) { // also what an operator's code runs out of: memory, stack
+        } catch (Throwable e) { // also errors when the operator's code runs out of memory or stack
             reply.setFailure(failure(e));
             return List.of();
         }

@@ -10,21 +10,21 @@ import java.util.List;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
 
-/** The memory that the engine has offered in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of replies. */
+/** The memory offered by the engine in UDO_OPERATOR_SHARED: its first half holds tables of requests, the second those of replies. */
 final class Shared {
-    /** Smaller tables cost less in the message itself. */
+    /** Tables smaller than this cost less in the message itself. */
     private static final int LEAST_BYTES = 32 << 10;
 
     private final MappedByteBuffer memory;
     private final int half;
-    private int used; // of the second half, by the message that is being written
+    private int used; // bytes of the second half used by the message being written
 
     private Shared(MappedByteBuffer memory) {
         this.memory = memory;
         half = memory.capacity() / 2;
     }
 
-    /** Null if there is none, or it is not to be had. */
+    /** The memory; null if none is offered, or it cannot be mapped. */
     static Shared given() {
         String path = System.getenv("UDO_OPERATOR_SHARED");
         if (path == null) {
@@ -37,7 +37,7 @@ final class Shared {
         }
     }
 
-    /** A copy of a table of a request: the engine writes the next one over it. */
+    /** Copies a table of a request: the engine overwrites it with the next one. */
     ArrowBuf take(long offset, long size, BufferAllocator allocator) throws IOException {
         if (offset < 0 || size < 0 || offset > half || size > half - offset) {
             throw new IOException("a table lies outside of the shared memory");
@@ -47,12 +47,12 @@ final class Shared {
         return copy.writerIndex(size);
     }
 
-    /** Before the tables of a message. */
+    /** Called before the tables of a message. */
     void begin() {
         used = 0;
     }
 
-    /** Puts a table of so many bytes there. Its offset in the memory; -1 if it is better sent, or if there is no room. */
+    /** Puts a table of this size there, and returns its offset; -1 if it is so small that it is better sent, or if there is no room. */
     long put(List<ByteBuffer> pieces, long size) {
         if (size < LEAST_BYTES || size > half - used) {
             return -1;

@@ -11,17 +11,17 @@ import org.apache.arrow.vector.complex.LargeListVector;
 import org.apache.arrow.vector.complex.ListVector;
 import org.apache.arrow.vector.complex.StructVector;
 
-/** How many bytes the values that have been written take at least: bits, and bitmaps of what is null, are left out. */
+/** A lower bound of the bytes of the values written: bits and validity bitmaps are left out. */
 final class Size {
     long bytes;
 
-    /** These bytes, which count. */
+    /** Counts these bytes, and returns them. */
     byte[] counted(byte[] data) {
         bytes += data.length;
         return data;
     }
 
-    /** What a value of this vector takes, whatever it is: the bytes of text and the elements of lists count beside that. */
+    /** The fixed bytes of a value of this vector; the bytes of text and the elements of lists are counted separately. */
     static int fixed(FieldVector vector) {
         if (vector instanceof BitVector) {
             return 0;
@@ -41,7 +41,7 @@ final class Size {
         return vector instanceof StructVector v ? fixed(v.getChildrenFromFields()) : 0;
     }
 
-    /** What values of these vectors take together, one of each. */
+    /** The fixed bytes of one value of each of these vectors together. */
     static int fixed(List<FieldVector> vectors) {
         return vectors.stream().mapToInt(Size::fixed).sum();
     }

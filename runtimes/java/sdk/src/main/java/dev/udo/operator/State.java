@@ -32,7 +32,7 @@ import org.msgpack.core.MessageUnpacker;
 /** States and keys as MessagePack, in the profile of docs/operator-protocol.md. */
 final class State {
     private static final byte LOCAL_TIME = 1, DATE = 2, DECIMAL = 3;
-    /** Day 1 of the profile's dates is 0001-01-01; 1970-01-01 is this one. */
+    /** The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01. */
     private static final int EPOCH_DAY = 719_163;
 
     private State() {}
@@ -99,7 +99,7 @@ final class State {
         p.packExtensionTypeHeader(type, data.length).writePayload(data);
     }
 
-    /** In the order of their keys: an unchanged state has unchanged bytes. */
+    /** Writes entries in the order of their keys, so that an unchanged state has unchanged bytes. */
     private static void packMap(MessagePacker p, Map<?, ?> map) throws IOException {
         List<Map.Entry<byte[], Object>> entries = new ArrayList<>(map.size());
         for (Map.Entry<?, ?> e : map.entrySet()) {
@@ -173,7 +173,7 @@ final class State {
         };
     }
 
-    /** How to take a record apart and put it together, looked up once. */
+    /** A record type's components and constructor, looked up once. */
     private record Shape(RecordComponent[] components, Constructor<?> constructor) {
         static final ClassValue<Shape> OF = new ClassValue<>() {
             @Override
@@ -226,7 +226,7 @@ final class State {
         }
     }
 
-    /** With what it holds: lists and maps of records, too. */
+    /** Converts a value to the wanted type, including the elements of lists and maps. */
     private static Object fitted(Object value, Type wanted, String name) {
         if (!(wanted instanceof ParameterizedType p)) {
             return wanted instanceof Class<?> type ? fittedOne(value, type, name) : value;

@@ -25,7 +25,7 @@ final class Times {
         };
     }
 
-    /** Units since 1970; not by ChronoUnit.between, which counts nanoseconds, and so reaches 292 years only. */
+    /** Units since 1970; not by ChronoUnit.between, which counts nanoseconds and so is limited to 292 years. */
     static long ticks(Instant at, TimeUnit unit) {
         long perSecond = unit(unit) == ChronoUnit.SECONDS ? 1 : 1_000_000_000L / unit(unit).getDuration().toNanos();
         return Math.addExact(Math.multiplyExact(at.getEpochSecond(), perSecond), at.getNano() / (1_000_000_000L / perSecond));

@@ -28,9 +28,9 @@ final class Wire implements AutoCloseable {
     /** A reply's table. */
     record Table(Part.Table kind, VectorSchemaRoot batch) {}
 
-    /** A message and its tables, which are good until it is closed. */
+    /** A message and its tables, which are valid until it is closed. */
     record Received(Message message, List<ArrowBuf> buffers, Map<Part.Table, ArrowBuf> tables) implements AutoCloseable {
-        /** Loads one of its tables into a batch of that table's schema; no rows if the message has none such. */
+        /** Loads one of its tables into a batch of the table's schema; no rows if the message does not have the table. */
         void load(Part.Table kind, VectorSchemaRoot into) throws IOException {
             ArrowBuf data = tables.get(kind);
             if (data == null) {
@@ -38,7 +38,7 @@ final class Wire implements AutoCloseable {
                 into.setRowCount(0);
                 return;
             }
-            // An encapsulated message: four bytes of ones, the length of what describes the batch, that, the buffers.
+            // An encapsulated message: four bytes of ones, the length of the metadata, the metadata, the buffers.
             int length = data.getInt(4);
             ByteBuffer described = data.nioBuffer(8, length).order(ByteOrder.LITTLE_ENDIAN);
             RecordBatch header = (RecordBatch) org.apache.arrow.flatbuf.Message.getRootAsMessage(described).header(new RecordBatch());
@@ -57,8 +57,8 @@ final class Wire implements AutoCloseable {
 
     private final SocketChannel channel;
     private final BufferAllocator allocator;
-    private Shared shared; // once it is agreed on
-    private long bound = Long.MAX_VALUE; // of an answer's tables, wherever they lie
+    private Shared shared; // once agreed on
+    private long bound = Long.MAX_VALUE; // of an answer's tables in bytes, in the body or in shared memory
     private final ByteBuffer prefix = ByteBuffer.allocateDirect(8).order(ByteOrder.LITTLE_ENDIAN);
 
     Wire(String path, BufferAllocator allocator) throws IOException {
@@ -66,17 +66,17 @@ final class Wire implements AutoCloseable {
         channel = SocketChannel.open(UnixDomainSocketAddress.of(path));
     }
 
-    /** From now on tables may lie in this memory. */
+    /** Allows tables in this memory from now on. */
     void share(Shared memory) {
         shared = memory;
     }
 
-    /** From now on tables of a reply are no larger than this. */
+    /** Bounds the tables of a reply from now on. */
     void bound(long bytes) {
         bound = bytes;
     }
 
-    /** The next message; null when the engine has gone. */
+    /** The next message; null when the engine is gone. */
     Received receive() throws IOException {
         prefix.clear();
         try {
@@ -121,7 +121,7 @@ final class Wire implements AutoCloseable {
         }
     }
 
-    /** Writes one message with its tables; TooLargeException, and nothing is written, if these are. An operator may log from any thread. */
+    /** Writes one message with its tables; TooLargeException, and nothing is written, if they are too large. Any thread may log. */
     synchronized void send(Message.Builder message, List<Table> tables) throws IOException {
         List<ByteBuffer> pieces = new ArrayList<>();
         List<ArrowRecordBatch> batches = new ArrayList<>();
@@ -181,7 +181,7 @@ final class Wire implements AutoCloseable {
         channel.close();
     }
 
-    /** Gathers what Arrow writes. Vectors' buffers are not copied, what the writer uses again is. */
+    /** Gathers Arrow's output. Vectors' buffers are not copied, unlike arrays that the writer uses again. */
     private static final class Pieces implements WritableByteChannel {
         private final List<ByteBuffer> pieces;
         private long size;

@@ -23,11 +23,11 @@ import org.apache.arrow.vector.types.pojo.ArrowType;
 import java.util.Collection;
 import java.util.function.IntUnaryOperator;
 
-/** Puts values as {@link Event#get} gives them into a vector. A vector's type is looked at once. */
+/** Writes values like those of {@link Event#get} into a vector. A vector's type is inspected only once. */
 final class Writers {
     private Writers() {}
 
-    /** ClassCastException, ArithmeticException or IllegalArgumentException: the value does not fit the vector's type. */
+    /** Writes a value; ClassCastException, ArithmeticException or IllegalArgumentException if it does not fit the vector's type. */
     interface Writer {
         void write(int row, Object value);
     }
@@ -188,7 +188,7 @@ final class Writers {
         };
     }
 
-    /** An element of a list, which counts too. */
+    /** A writer of list elements, which also counts their fixed bytes. */
     private static Writer counted(Writer element, FieldVector list, Size size) {
         int fixed = Size.fixed(list.getChildrenFromFields());
         return (row, value) -> {
