@@ -315,7 +315,7 @@ def _alive(pid: int) -> bool:
 def run(
     *, quick: bool, driver: str, seed: int, sandbox: str = "auto", isolation: str = "shared", only: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Every attack, or each of `only`, once; `--quick` is the same. InvalidRun if one succeeds that the driver claims to prevent."""
+    """Carry out every attack, or each of `only`, once; `quick` changes nothing. InvalidRun if one succeeds against the driver's claim."""
     tried = [a for a in NAMES if a in (only or NAMES)]
     with scene(driver, sandbox, isolation) as s:
         with s.platform.registry() as registry:

@@ -80,7 +80,7 @@ def append(record: dict[str, Any], results: Path = RESULTS) -> None:
 
 
 def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
-    """All runs of a suite, oldest first."""
+    """Return all runs of a suite, oldest first."""
     try:
         lines = (results / f"{name}.jsonl").read_text("utf-8").splitlines()
     except FileNotFoundError:
