@@ -463,7 +463,7 @@ def test_a_canary_discards_what_an_update_that_came_to_nothing_had_prepared(mana
     update = {"id": "u", "phase": "canary", "version": "2", "digest": two, "percent": 100}
     wish = {"name": "d", "operator": "t", "version": "1", "digest": one, "config": {}, "update": update}
     with Registry("http://127.0.0.1:1", token="t") as nobody:
-        assert Reconciler(manager, nobody)._bring_about(wish)
+        assert Reconciler(manager, nobody)._bring_about(WantedDeployment.parse(wish))
     assert [name for name, _ in manager.canaries.running()] == ["d"]
     manager.canaries.end("d")
 
