@@ -67,7 +67,6 @@ _CLUSTERS = tuple(
         "two_nodes",
     )
 )
-_CLUSTERS += tuple(f"udo_interface/test_{name}.py" for name in ("three_hosts", "two_nodes"))
 _KEYED = tuple(f"udo_interface/test_{name}.py" for name in ("inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane"))
 _PLANS = ("udo_interface/test_plans.py", "udo_interface/test_drawn_values.py")
 # The longest parts first: the short ones fill the rest.
