@@ -256,6 +256,14 @@ LIMITS: dict[str, dict[str, list[str] | str]] = {
             "udo_interface/test_store_lane.py::test_an_epoch_that_was_cut_short_on_every_node_leaves_no_trace",
         ],
     },
+    "glossary.md": {
+        "whose answers are not yet covered by durable state": ["protocol/test_slot.py::test_checkpoint_and_trim_stay_behind_emitted"],
+        "the instance whose token the slot holds": [
+            "protocol/test_slot.py::test_only_the_owner_answers_and_a_fenced_answer_leaves_no_trace",
+        ],
+        "an instance whose answers are only compared": ["node_manager/test_diff.py::test_a_diff_tells_what_differs_and_changes_no_answer"],
+        "a number that only grows": ["protocol/test_slot.py::test_a_token_older_than_the_owner_is_not_promoted"],
+    },
     "updates.md": {
         "cannot be identified. If both versions fail": ["node_manager/test_diff.py::test_a_diff_tells_what_differs_and_changes_no_answer"],
         "Ctrl-C; the findings so far are printed": [
