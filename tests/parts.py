@@ -67,8 +67,13 @@ _CLUSTERS = tuple(
         "two_nodes",
     )
 )
-_KEYED = tuple(f"udo_interface/test_{name}.py" for name in ("inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane"))
-_PLANS = ("udo_interface/test_plans.py", "udo_interface/test_drawn_values.py")
+_KEYED = tuple(
+    f"udo_interface/test_{name}.py" for name in ("drawn_values", "inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane")
+)
+_PLANS = ("udo_interface/test_plans.py",)
+_SDKS = ("operators/test_sdks.py", "operators/test_history.py", "operators/test_surroundings.py")
+# What builds images and whole platforms in Docker.
+_PLATFORMS = ("cli/test_compose.py", "cli/test_demo.py", "docs/test_snippets.py", "operators/test_*.py")
 # The longest parts first: the short ones fill the rest.
 GATE = {
     "nodes": Part(("node_manager",), without=(*_TRIALS, *_SCALING)),
@@ -97,8 +102,10 @@ DEEP = {
     "cli": Part(("cli",)),
     "attacks": Part(("attacks",)),
     "docs": Part(("docs",)),
-    "docker": Part((".",), "docker"),
-    "languages": Part(("operators",)),
+    "docker": Part((".",), "docker", without=_PLATFORMS),
+    "docker_platforms": Part(_PLATFORMS, "docker"),
+    "languages": Part(("operators",), without=_SDKS),
+    "sdks": Part(_SDKS),
     "registry": Part(("registry",)),
     "packaging": Part(("packaging", "gate", "benchmarks")),
     "units": Part(("engine", "model", "elasticity")),

@@ -44,7 +44,8 @@ type server struct {
 func serve(op any, path string) error {
 	unused := make([]byte, slack) // counts as heap, but takes no memory: nothing is written to it
 	defer runtime.KeepAlive(unused)
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // the engine says when to stop
+	// The engine says when to stop. Caught and not ignored, since a program that the operator starts would ignore these signals too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM)
 	capabilities, err := capabilitiesOf(op)
 	if err != nil {
 		return err

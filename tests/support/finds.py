@@ -27,6 +27,23 @@ def ends_at_interrupt():
     child.send_signal(signal.SIGINT)
     return child.wait(20)
 
+def ends_before_anything():
+    if (pid := os.fork()) == 0:
+        time.sleep(20)
+        os._exit(1)
+    os.kill(pid, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def child_answers():
+    # of a forked process with a handler of its own, which its child has too
+    if (pid := os.fork()) == 0:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+        if (own := os.fork()) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(6)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(own, 0)[1]))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
 def forked_exits():
     if (pid := os.fork()) == 0:
         sys.exit(7)
@@ -45,6 +62,8 @@ def home():
 
 ASKED = {
     "forked ends": lambda: ends_at_sigterm("fork"),
+    "forked ends at once": lambda: {ends_before_anything() for _ in range(200)},
+    "child answers": child_answers,
     "spawned ends": lambda: ends_at_interrupt(),
     "forked exits": forked_exits,
     "forked returns": forked_returns,
@@ -77,3 +96,11 @@ class Run(Operator):
         if event["a"] in RAISED: raise RAISED[event["a"]]()
         yield {"b": event["a"]}
 """
+# What each of its events raises, in the words of its failure.
+RAISED = {
+    13: "CancelledError: as of a cancelled task",
+    14: "Panic: as of a native extension",
+    15: "SystemExit: as of argparse",
+    16: "KeyboardInterrupt: as of Ctrl-C",
+    17: "GeneratorExit: closed",
+}

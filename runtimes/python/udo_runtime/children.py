@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,14 +35,35 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def _as_usual() -> None:
-    if not _own_pid:
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+class _Fork(threading.local):
+    """The signal mask of a thread that forks this process; None: of one that does not, or in another process, e.g. a child's child."""
+
+    mask: set[Any] | None = None
 
 
-os.register_at_fork(after_in_child=_as_usual)
+_fork = _Fork()
+
+
+def _before() -> None:
+    """Hold back the signals: the child would lose one that comes before it has the usual handlers."""
+    if os.getpid() == _own_pid:
+        _fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+
+
+def _in_parent() -> None:
+    if (mask := _fork.mask) is not None:
+        _fork.mask = None
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _in_child() -> None:
+    if _fork.mask is not None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _in_parent()
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 def end_if_forked(raised: BaseException | None = None) -> None:

@@ -254,6 +254,38 @@ class Server {
     std::optional<std::int64_t> row_;  // the row being processed; none: not row by row
 };
 
+// The signals that do not end this process: the engine says when to stop.
+sigset_t outlived() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    return signals;
+}
+
+thread_local sigset_t mask;  // while this thread forks
+
+// They are caught and not ignored, since a program that the operator starts would ignore them too. A process that it forks answers them
+// as usual; none is lost that comes before.
+void outlive_signals() {
+    struct sigaction caught = {};
+    caught.sa_handler = [](int) {};
+    caught.sa_flags = SA_RESTART;
+    sigaction(SIGINT, &caught, nullptr);
+    sigaction(SIGTERM, &caught, nullptr);
+    const auto before = [] {
+        const sigset_t held = outlived();
+        pthread_sigmask(SIG_BLOCK, &held, &mask);
+    };
+    const auto in_parent = [] { pthread_sigmask(SIG_SETMASK, &mask, nullptr); };
+    const auto in_child = [] {
+        std::signal(SIGINT, SIG_DFL);
+        std::signal(SIGTERM, SIG_DFL);
+        pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    };
+    pthread_atfork(before, in_parent, in_child);
+}
+
 }  // namespace detail
 
 int run(Operator& op) {
@@ -262,8 +294,7 @@ int run(Operator& op) {
         std::cerr << "this program is an operator: try it with `udo test DIR` (UDO_OPERATOR_SOCKET is not set)\n";
         return 2;
     }
-    std::signal(SIGINT, SIG_IGN);  // the engine says when to stop
-    std::signal(SIGTERM, SIG_IGN);
+    detail::outlive_signals();
     try {
         detail::Server(op, path).serve();
     } catch (const std::exception& e) {

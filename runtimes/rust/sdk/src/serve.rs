@@ -30,12 +30,7 @@ const SDK: &str = concat!("rust ", env!("CARGO_PKG_VERSION"));
 
 /// Serves until the engine stops this process, or is gone.
 pub(crate) fn serve<T>(operator: &mut Operator<T>, path: &Path) -> io::Result<()> {
-    // The engine says when to stop.
-    // SAFETY: ignoring a signal runs no code of this program.
-    unsafe {
-        libc::signal(libc::SIGINT, libc::SIG_IGN);
-        libc::signal(libc::SIGTERM, libc::SIG_IGN);
-    }
+    outlive_signals();
     quiet_panics();
     let (mut reader, writer) = dial(path)?;
     let offered = Shared::given().map(Arc::new);
@@ -60,6 +55,21 @@ pub(crate) fn serve<T>(operator: &mut Operator<T>, path: &Path) -> io::Result<()
         }
     }
     Ok(())
+}
+
+/// Keeps SIGINT and SIGTERM from ending this process: the engine says when to stop.
+/// They are caught and not ignored, since a program that the operator starts would ignore them too. (A process that it forks without
+/// starting a program in it, which Rust's library does not offer, ignores them.)
+fn outlive_signals() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing; of an all-zero sigaction, the mask is empty.
+    unsafe {
+        let mut caught: libc::sigaction = std::mem::zeroed();
+        caught.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        caught.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGINT, &caught, std::ptr::null_mut());
+        libc::sigaction(libc::SIGTERM, &caught, std::ptr::null_mut());
+    }
 }
 
 fn message(id: u64, kind: Kind) -> Message {

@@ -18,7 +18,6 @@ import org.apache.arrow.vector.ipc.message.MessageSerializer;
 import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.arrow.vector.types.pojo.Schema;
 import sun.misc.Signal;
-import sun.misc.SignalHandler;
 import udo.operator.v1.Operator.Answer;
 import udo.operator.v1.Operator.Bye;
 import udo.operator.v1.Operator.Data;
@@ -51,8 +50,9 @@ final class Server {
 
     Server(Operator operator, String path) throws IOException {
         this.operator = operator;
+        // The engine says when to stop. Caught and not ignored, since a program that the operator starts would ignore these signals too.
         for (String name : new String[] {"INT", "TERM"}) {
-            Signal.handle(new Signal(name), SignalHandler.SIG_IGN); // the engine says when to stop
+            Signal.handle(new Signal(name), signal -> {});
         }
         Hello.Builder hello = Hello.newBuilder().setOldest(PROTOCOL_VERSION).setNewest(PROTOCOL_VERSION).setSdk(SDK);
         hello.addAllCapabilities(capabilities());
