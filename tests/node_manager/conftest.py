@@ -32,7 +32,7 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.schema import from_ipc, schema_id
 from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.queue.connection import Connection, Login
-from udo_protocol.queue.frame import DATA, Frame, Header, encode
+from udo_protocol.queue.frame import DATA, ERROR, Frame, Header, encode
 from udo_protocol.queue.lane_end import LaneEnd, Push
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class Lane:
 
     def values(self, frame: Frame) -> list[Any]:
         """Return column `b` of an answer."""
+        assert frame.header.kind != ERROR, frame.header.failure.message
         return frame.batch(self.end.schema(frame.header.schema)).column("b").to_pylist()  # type: ignore[no-any-return]
 
     def ask(self, value: int, timeout_s: float = 20.0) -> Any:
