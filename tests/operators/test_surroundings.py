@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -98,9 +98,9 @@ def contained(docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypat
     return Node(home_daemon.start("--driver", "docker", "--runtime-image", runtime_image, "--command-image", DEBIAN))
 
 
-def asked(place: Place, project: Path, command: dict[str, object]) -> dict[str, str]:
-    answers = place.answers(project, [{"asked": q} for q in QUESTIONS], TOKYO, **command, **ASKED)
-    return {q: a["answer"] for q, a in zip(QUESTIONS, answers, strict=True)}
+def asked(place: Place, project: Path, command: dict[str, object], questions: Sequence[str] = QUESTIONS) -> dict[str, str]:
+    answers = place.answers(project, [{"asked": q} for q in questions], TOKYO, **command, **ASKED)
+    return {q: a["answer"] for q, a in zip(questions, answers, strict=True)}
 
 
 @pytest.mark.long
@@ -129,3 +129,15 @@ def test_in_a_container_a_command_finds_the_same(contained: Place, project: Path
     assert int(found["authorities"]) > 0
     [reason] = contained.failures(project, {"asked": "home"}, [{"asked": "nothing"}], **command, **ASKED)
     assert "as of a library: nothing" in reason or "Raised" in reason
+
+
+@pytest.mark.long
+@pytest.mark.docker
+@pytest.mark.parametrize("project", ["go"], indirect=True)
+def test_in_the_empty_image_a_static_command_finds_a_user_and_a_home_and_neither_authorities_nor_time_zones(
+    contained: Place, project: Path, command: dict[str, object]
+) -> None:
+    found = asked(contained, project, command, ("user", "home", "hours", "authorities"))
+    assert found == {"user": "udo udo udo", "home": "written", "hours": "0", "authorities": "0"}
+    [reason] = contained.failures(project, {"asked": "home"}, [{"asked": "nothing"}], **command, **ASKED)
+    assert "as of a library: nothing" in reason
