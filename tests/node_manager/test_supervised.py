@@ -255,7 +255,7 @@ def test_what_one_slots_comparison_raises_ends_the_diff_with_it() -> None:
 
 def test_a_slots_log_is_followed_on_when_following_it_raises(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     once, stop = Once(monkeypatch, logfile, "follow"), threading.Event()
-    owner = SimpleNamespace(name="i1", exited=threading.Event(), directory=tmp_path, record={"version": "1"})
+    owner = SimpleNamespace(name="i1", exited=threading.Event(), directory=tmp_path, assigned=SimpleNamespace(version="1"))
     slot = SimpleNamespace(deployment="d", number=0, view=lambda: SimpleNamespace(owner=owner))
     deployment: Any = SimpleNamespace(own=[slot], slots=[])
     manager: Any = SimpleNamespace(settings=SimpleNamespace(logs=tmp_path))
