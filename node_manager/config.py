@@ -14,6 +14,7 @@ from elasticity.scaling.modes import Elasticity
 from node_manager.drivers import network
 from node_manager.servers.access import PASSWORD_FILE
 from udo_protocol.errors import UsageError
+from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import MOST_KEY_GROUPS, MOST_RETRIES, SlotLimits
 from udo_protocol.state.dead_letters import FAIL, POLICIES
 
@@ -64,6 +65,11 @@ class InstanceConfig:
     def slot_limits(self) -> SlotLimits:
         """The bounds of its slots and lanes."""
         return SlotLimits.of(self.limits)
+
+    def answer_timeout_s(self, manifest: Manifest) -> float:
+        """The time for one frame of this operator."""
+        ms = self.limits.get("answer_timeout_ms")
+        return ms / 1000 if ms else manifest.limits.answer_timeout_s
 
     def bad_events(self) -> str:
         """The policy for events that the operator fails on, as people read it."""

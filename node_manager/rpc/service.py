@@ -116,7 +116,7 @@ class NodeService(rpc.NodeManagerServicer):
             route=routes[0],
             node=self._manager.settings.node,
             window_frames=limits.window_frames,
-            answer_timeout_ms=int((wanted.answer_timeout_s if wanted else manifest.limits.answer_timeout_s) * 1000),
+            answer_timeout_ms=int((wanted.silence_s if wanted else manifest.limits.answer_timeout_s) * 1000),
             frame_bytes=limits.frame_bytes,
             retained_bytes=limits.retained_bytes,
             lane_ttl_ms=limits.lane_ttl_ms,

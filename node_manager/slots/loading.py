@@ -63,9 +63,15 @@ class Wanted:
 
     @property
     def answer_timeout_s(self) -> float:
-        """A frame not answered for this long means that the operator hangs."""
-        ms = self.config.limits.get("answer_timeout_ms")
-        return ms / 1000 if ms else self.image.manifest.limits.answer_timeout_s
+        """The time for one frame; an operator that takes longer hangs."""
+        return self.config.answer_timeout_s(self.image.manifest)
+
+    @property
+    def silence_s(self) -> float:
+        """The longest that a frame may wait for its answer: besides the time to answer it, an operator in a process of its own has the time
+        of two starts, since its engine starts a process that ended anew, and does so once more if the frame ends that one too."""
+        starts = 2 if self.image.manifest.own_process else 0
+        return self.answer_timeout_s + starts * self.image.manifest.limits.open_timeout_s
 
 
 @dataclass(frozen=True)

@@ -305,9 +305,10 @@ class Slot(SlotThread):
                 self._restarts.replace()
             return
         self._restarts.look(stats)
-        able, timeout_s = not self.node.servers.trouble("state") and not self._awaits_replicas(stats), own.wanted.answer_timeout_s
+        able, timeout_s = not self.node.servers.trouble("state") and not self._awaits_replicas(stats), own.wanted.silence_s
         if own.watch.stuck_s(stats, own.owner_since or 0.0, able=able) > timeout_s:
-            reason = f"killed: it did not answer a frame within {timeout_s:g} s (limits.answer_timeout_s)"
+            starts = " and two limits.open_timeout_s" if own.wanted.image.manifest.own_process else ""
+            reason = f"killed: it did not answer a frame within {timeout_s:g} s (limits.answer_timeout_s{starts})"
             self._restarts.hangs(own.owner, reason)
         own.watch.rate(self.conn("queue"), own.owner)
 

@@ -181,7 +181,7 @@ class Mirrors:
             still_s += observed.lap()
             if c.report.get("looks", 0) != looks:
                 looks, still_s = c.report.get("looks", 0), 0.0
-            elif still_s > c.wanted.answer_timeout_s:
+            elif still_s > c.wanted.silence_s:
                 break
             if not queue.call("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")

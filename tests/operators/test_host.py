@@ -15,6 +15,7 @@ import pytest
 from udo_runtime.child import host
 from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.processor import ChildProcessor
+from udo_runtime.engine.counters import Counters
 from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.sdk.api import Context
@@ -168,6 +169,20 @@ def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
     with pytest.raises(ProcessingError, match="exit status 3"):
         answers(p, child.EXITS)
     assert (answers(p, 1), pauses[9:]) == ([2], [0.05])  # after an answer the next process is started at once, but not the one after it
+
+
+def test_a_process_that_opens_for_longer_than_it_may_take_to_answer_is_started_anew_when_it_ends(made: Make, tmp_path: Path) -> None:
+    p = made(answer_timeout_s=1.0, first="sleep 1", MARK=str(tmp_path / "mark"))
+    p.open()
+    assert answers(p, 1, child.CRASHES_ONCE) == [2, 106]  # with a start in the middle of the frame
+    for value, says in ((child.EXITS, "exit status 3"), (child.HANGS, r"0.8 s of 1 s \(limits.answer_timeout_s")):
+        with pytest.raises(ProcessingError, match=says):
+            answers(p, value)
+        assert answers(p, 1) == [2]
+    with pytest.raises(ProcessingError, match="exit status 3"):
+        answers(p, child.EXITS)
+    p.look_after(Counters())
+    assert answers(p, 1) == [2]
 
 
 def test_a_frame_in_which_a_process_died_is_sent_again(made: Make, tmp_path: Path) -> None:

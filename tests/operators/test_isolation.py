@@ -201,3 +201,24 @@ def _broken(made: Path, shell: Shell, source: str) -> str:
     """The error output of a push of this code."""
     (made / "op.py").write_text(source)
     return shell("push", made, "--dry-run", code=6).err
+
+
+HANGS = """
+import time
+from udo_runtime import operator
+@operator
+def run(batch):
+    if batch.column("a")[0].as_py() == 0:
+        time.sleep(600)
+    return {"b": batch.column("a")}
+"""
+
+
+@pytest.mark.long
+def test_the_time_to_answer_that_its_deployment_gives_is_that_of_its_process(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(HANGS, config_json=json.dumps({"limits": {"answer_timeout_ms": 5000}}), **OWN)
+    before = daemon.slot()
+    lane().send([0])
+    assert lane().ask(1) == 1
+    assert "it did not answer in time, 4 s of 5 s" in daemon.slot().last_error
+    assert daemon.slot().instance == before.instance

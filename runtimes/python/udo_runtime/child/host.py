@@ -2,7 +2,8 @@
 its frame's time.
 
 A process that ends is started again, with growing pauses, and its frame is sent once more; a frame that ends two processes is to blame
-and fails. A process that hangs or breaks the protocol is killed, and its frame fails.
+and fails. A process that hangs or breaks the protocol is killed, and its frame fails. Each start has the time to open, and takes nothing
+of the time to answer.
 """
 
 from __future__ import annotations
@@ -62,23 +63,30 @@ class Child:
     def open(self, *, check: bool = False) -> None:
         """Start the process and let it open; ProcessingError with its own message and trace if it cannot. `check`: do not open."""
         self._start.check = check
-        self._open_by = time.monotonic() + self._launch.open_timeout_s * _SHARE
+        self._open_by = self._opening()
         self._up(self._open_by)
 
     def rehearse(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
         """Send a request within the time to open, and only once; returns the reply. Errors as in `ask`."""
+        self._up(self._open_by)
         return self._once(request, tables, self._open_by, "open_timeout_s")
 
     def ask(self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]]) -> Received:
         """Send a request and return the reply, unchecked. ProcessingError if it fails; its subclass Lost if the process does."""
-        deadline = time.monotonic() + self._launch.answer_timeout_s * _SHARE
+        left_s = self._launch.answer_timeout_s * _SHARE
         try:
-            return self._once(request, tables, deadline)
+            self._up(self._opening())
+            began = time.monotonic()
+            try:
+                return self._once(request, tables, began + left_s)
+            finally:
+                left_s -= time.monotonic() - began
         except Lost as e:
             if e.final:
                 raise
         request.ClearField("parts")
-        return self._once(request, tables, deadline)  # a frame that ends a second process is to blame
+        self._up(self._opening())
+        return self._once(request, tables, time.monotonic() + left_s)  # a frame that ends a second process is to blame
 
     @property
     def pid(self) -> int:
@@ -91,7 +99,7 @@ class Child:
             return
         with suppress(ProcessingError):  # the next request tries again
             self._ended("", wait=True)
-            self._up(time.monotonic() + self._launch.answer_timeout_s * _SHARE)
+            self._up(self._opening())
 
     def blame(self, e: ProtocolError) -> Lost:
         """Kill the process, since its answer breaks the protocol or its schema. Returns the error to raise."""
@@ -104,6 +112,10 @@ class Child:
         with suppress(Gone, UdoError):
             self._call(pb.Message(stop=pb.Stop(deadline_ms=int(_STOP_S * 1000))), [], time.monotonic() + _STOP_S)
         self._let_go(_STOP_S)
+
+    def _opening(self) -> float:
+        """The deadline of a start that begins now."""
+        return time.monotonic() + self._launch.open_timeout_s * _SHARE
 
     # -- the process's life ------------------------------------------------------------------------------------------
 
@@ -184,7 +196,6 @@ class Child:
     def _once(
         self, request: pb.Message, tables: Sequence[tuple[int, pa.RecordBatch]], deadline: float, limit: str = "answer_timeout_s"
     ) -> Received:
-        self._up(deadline)
         try:
             reply = self._call(request, tables, deadline)
             self._lost = 0
