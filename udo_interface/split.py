@@ -11,7 +11,7 @@ frame's rows are split again by the newer map and sent before anything else, so 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ from udo_interface.split_parts import Answered, Ends, Item, Part, Rows, chosen, 
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import GROUP_COLUMN
+from udo_protocol.queue import frame
 from udo_protocol.queue.event_times import combined
+from udo_protocol.queue.frame import Frame
 from udo_protocol.queue.route import Route
 
 # Opens a lane in the slot of this name in a group map, which the deployment did not have before.
@@ -256,6 +258,39 @@ class SplitExchange:
         """Yield the answers of the answered items at the front."""
         while self._completed():
             yield from together(self._asked.popleft())
+
+    # -- control frames, with nothing else under way -----------------------------------------------------------------
+
+    @property
+    def groups(self) -> list[int]:
+        """The key groups that this attempt answers for."""
+        return list(self._groups)
+
+    def placed(self, groups: Iterable[int]) -> dict[int, list[int]]:
+        """These groups by slot, as the newest map says."""
+        found: dict[int, list[int]] = {}
+        for g in groups:
+            found.setdefault(self._place(g), []).append(g)
+        return found
+
+    def ask(self, slot: int, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> Frame | None:
+        """The answer to a control frame. None if groups have moved, so that the slot refuses it: from here on the newer map is in use."""
+        sender, collector = self._lanes[slot]
+        collector.due()
+        try:
+            sender.push_control(kind, batch, **fields)
+            sender.settle()
+        except Rerouted as e:
+            self._follow(e.route)
+            return None
+        while not (frames := collector.frames()):
+            pass
+        collector.check(frames[0])
+        return frames[0]
+
+    def rows(self, slot: int, answer: Frame, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows of an answer of that slot, in that schema."""
+        return self._lanes[slot][1].batch(answer, schema)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -1,40 +1,63 @@
-"""A lane with a state store: before its events it restores the state that its key groups lack, after END it saves the epoch's changes.
+"""An attempt with a state store: before its events it restores the state that its key groups lack, after END it saves the epoch's changes.
 
 The task's answers end only when the epoch's file is in its place, so Spark commits no epoch whose state is not in the store.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from udo_interface.lane import Collector, PendingFrame, Sender
-from udo_interface.place import Place
+from udo_interface.lane import PendingFrame
+from udo_interface.place import Place, Stamp
+from udo_interface.split import SplitExchange
 from udo_interface.store import File, SessionStore, newest_at
-from udo_protocol.errors import ProtocolError
+from udo_protocol.errors import ProtocolError, Unavailable
 from udo_protocol.queue import event_times, frame
-from udo_protocol.queue.frame import Frame, Header
+from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.event_times import EventTimes
 from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
 
+# The slots of a deployment are updated one right after the other: ask again after 5, 10 ... 500 ms. A slot that stays behind for longer
+# than a standby may take to load is told.
+AGAIN_INCREMENT_US, AGAIN_CEILING_US = 5_000, 500_000
+ONE_VERSION_S = 60.0
 Answers = Iterator[tuple[PendingFrame, pa.RecordBatch]]
 
 
 @dataclass
+class Lacking:
+    """`epochs`: of the groups without the state that the epoch needs, the epoch of the state there is (-1: none). `behind`: event times
+    may be lacking. `state_version`: the operator's."""
+
+    epochs: dict[int, int] = field(default_factory=dict)
+    behind: bool = False
+    state_version: int = 0
+
+
+@dataclass
+class Taken:
+    """Rows of the attempt's groups; the operator's version and that of its state; the highest event times."""
+
+    batches: list[pa.RecordBatch]
+    version: str
+    state_version: int
+    highest: EventTimes = field(default_factory=dict)
+
+
+@dataclass
 class StoreLane:
-    """One keyed attempt and its store; `run` is the number of the query's plan."""
+    """One keyed attempt, over one slot or several, and its store; `run` is the number of the query's plan."""
 
     store: SessionStore
-    sender: Sender
-    collector: Collector
+    split: SplitExchange
     place: Place
+    stamp: Stamp
     partitions: int
     run: int
-
-    def __post_init__(self) -> None:
-        assert self.sender.stamp is not None
-        self._stamp = self.sender.stamp
 
     def around(self, answers: Answers) -> Answers:
         """Yield the attempt's answers, between restoring and saving."""
@@ -47,77 +70,113 @@ class StoreLane:
         self.save()
 
     def restore(self) -> None:
-        """Give the instance the state it lacks of this lane's groups. StateLost if the store lacks it too."""
-        epoch, stamp = self._stamp.epoch, self._stamp
+        """Give the instances the state that they lack of this attempt's groups. StateLost if the store lacks it too."""
+        while not self._restored():  # key groups have moved: what was restored completely by then is not lacking any more
+            pass
+
+    def _restored(self) -> bool:
+        epoch, stamp = self.stamp.epoch, self.stamp
         if epoch == 0:
-            return
-        found = self._ask(frame.RESTORE, groups=stamp.groups).header
-        if not (found.groups or found.behind):
-            return
-        if len(found.groups) != len(found.epochs):
-            raise ProtocolError(f"{self.place} names {len(found.groups)} key groups and the epochs of {len(found.epochs)}")
+            return True
+        found = self._lacking()
+        if found is None:
+            return False
+        if not (found.epochs or found.behind):
+            return True
         files = [f for f in self.store.files() if f.epoch < epoch]
-        if not files and (stamp.start_empty or stamp.since == -1 or not found.groups):
-            return
-        lacking = [n for n, here in zip(found.groups, found.epochs, strict=True) if not _serves(files, n, here, epoch)]
+        if not files and (stamp.start_empty or stamp.since == -1 or not found.epochs):
+            return True
+        lacking = [n for n, here in found.epochs.items() if not _serves(files, n, here, epoch)]
         # With start_empty, go on from the state there is, whichever its epoch.
         since = max(f.epoch for f in files) if stamp.start_empty and files else stamp.since
         values, state_version = self.store.values(files, lacking, epoch, since)
         told = event_times.fields(self.store.highest(files, epoch))
         told["state_version"] = found.state_version if state_version is None else state_version
-        for complete, batch in _parts(values, body_bytes(self.place.frame_bytes)):
-            self._ask(frame.RESTORE, batch, groups=complete, **told)
+        here = self.split.placed(values)
+        for slot in self._slots() if found.behind else here:  # every slot has the event times of all
+            of_slot = {n: values[n] for n in here.get(slot, ())}
+            for complete, batch in _parts(of_slot, body_bytes(self.place.frame_bytes)):
+                if self.split.ask(slot, frame.RESTORE, batch, groups=complete, **told) is None:
+                    return False
+        return True
+
+    def _slots(self) -> dict[int, list[int]]:
+        """All key groups, by slot."""
+        return self.split.placed(range(self.store.stored.key_groups))
+
+    def _lacking(self) -> Lacking | None:
+        """The state that is lacking; None if key groups have moved meanwhile."""
+        mine, slots = set(self.split.groups), self._slots()
+        found, runs = Lacking(), set[int]()
+        for slot, groups in slots.items():
+            asked = groups if len(slots) > 1 else self.split.groups
+            answer = self.split.ask(slot, frame.RESTORE, groups=asked, full=len(slots) > 1)
+            if answer is None:
+                return None
+            header = answer.header
+            if len(header.groups) != len(header.epochs):
+                raise ProtocolError(f"{self.place} names {len(header.groups)} key groups and the epochs of {len(header.epochs)}")
+            found.epochs |= {n: here for n, here in zip(header.groups, header.epochs, strict=True) if n in mine}
+            found.behind |= header.behind
+            found.state_version = header.state_version
+            runs |= {header.run_before} - {0}
+        found.behind |= len(runs) > 1
+        return found
 
     def save(self, *, void: bool = False) -> None:
         """Write the epoch's changes; or all state, every `full_every` epochs, or if the epoch before is missing or of another version."""
-        epoch, groups = self._stamp.epoch, self._stamp.groups
+        epoch, groups = self.stamp.epoch, self.split.groups
         if not groups:
             return
         before = newest_at(self.store.files(epoch - 1), epoch - 1)
         full = epoch % self.store.stored.full_every == 0 or not before.keys() >= set(groups)
-        batches, header = self._taken(full)
-        if not full and any(before[n].state_version != header.state_version for n in groups):  # the operator was updated
+        taken = self._taken(full)
+        if not full and any(before[n].state_version != taken.state_version for n in groups):  # the operator was updated
             full = True
-            batches, header = self._taken(full)
-        place, stamp = self.place, self._stamp
+            taken = self._taken(full)
+        place, stamp, stored = self.place, self.stamp, self.store.stored
         about = {
             "operator": place.operator,
-            "version": header.version,
+            "version": taken.version,
             "label": [stamp.run, epoch, stamp.attempt],
-            **{"highest_us": None, **event_times.fields(event_times.told(header))},
+            **{"highest_us": None, **event_times.fields(taken.highest)},
         }
-        file = File(
-            epoch, place.partition, self.partitions, self.run, stamp.attempt, header.state_version, full, void, self.store.stored.key_groups
-        )
-        self.store.write(file, batches, about)
-        if 0 in groups and (epoch - 2) % self.store.stored.full_every == 0:  # the full files of epoch - 2 are complete
+        file = File(epoch, place.partition, self.partitions, self.run, stamp.attempt, taken.state_version, full, void, stored.key_groups)
+        self.store.write(file, taken.batches, about)
+        if 0 in groups and (epoch - 2) % stored.full_every == 0:  # the full files of epoch - 2 are complete
             self.store.prune(epoch)
 
-    def _taken(self, full: bool) -> tuple[list[pa.RecordBatch], Header]:
-        """The epoch's changes in this lane's groups, or with `full` all their state, and the last answer's header."""
-        batches, left, offset = [], list(self._stamp.groups), 0
-        version = None
-        while left:
-            answer = self._ask(frame.STATE, groups=left, full=full, offset=offset)
-            if version not in (None, answer.header.state_version):  # the operator was updated between two answers
-                return self._taken(full)
-            version = answer.header.state_version
-            batches.append(self.collector.batch(answer, ROWS))
-            taken, before, offset = len(answer.header.groups), offset, answer.header.offset
-            if not taken and offset <= before:
-                raise ProtocolError(f"{self.place}: the state of key group {left[0]} has no last part")
-            left = left[taken:]
-        return batches, answer.header
+    def _taken(self, full: bool) -> Taken:
+        """The epoch's changes in this attempt's groups, or with `full` all their state; in one state version, so once more if the operator
+        was updated, or key groups have moved, between two answers."""
+        backoff = LinearBackoff(AGAIN_INCREMENT_US, AGAIN_CEILING_US)
+        deadline = time.monotonic() + ONE_VERSION_S
+        while (taken := self._taken_at_once(full)) is None:
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"{self.place}: the slots of this deployment have answered in several state versions for {ONE_VERSION_S:g} s, and the "
+                    "store keeps an epoch in one: an update is under way that does not get further (udo status)"
+                )
+            backoff.pause()
+        return taken
 
-    def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> Frame:
-        """Make one round trip, with nothing else under way."""
-        self.collector.due()
-        self.sender.push_control(kind, batch, **fields)
-        self.sender.settle()
-        while not (frames := self.collector.frames()):
-            pass
-        self.collector.check(frames[0])
-        return frames[0]
+    def _taken_at_once(self, full: bool) -> Taken | None:
+        taken: Taken | None = None
+        for slot, left in self.split.placed(self.split.groups).items():
+            offset = 0
+            while left:
+                answer = self.split.ask(slot, frame.STATE, groups=left, full=full, offset=offset)
+                if answer is None or (taken is not None and taken.state_version != answer.header.state_version):
+                    return None
+                header = answer.header
+                taken = taken or Taken([], header.version, header.state_version)
+                taken.batches.append(self.split.rows(slot, answer, ROWS))
+                taken.highest = event_times.combined((taken.highest, event_times.told(header)))
+                count, before, offset = len(header.groups), offset, header.offset
+                if not count and offset <= before:
+                    raise ProtocolError(f"{self.place}: the state of key group {left[0]} has no last part")
+                left = left[count:]
+        return taken
 
 
 def _serves(files: list[File], group: int, here: int, epoch: int) -> bool:

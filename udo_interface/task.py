@@ -157,16 +157,18 @@ class Task:
     def _answers(
         self, lanes: list[tuple[Sender, Collector]], opened: Opened, given: Iterator[tuple[pa.RecordBatch, Any]], interleave: bool
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
-        place = opened.place
-        if self.keyed is not None and self.keyed.stored is None:  # also with one slot: there may be more before the attempt ends
-            split = SplitExchange(lanes, opened.group_slots or (0,), place.window_frames, open_lane=opened.open_lane)
-            return split.run(given, interleave=interleave)
-        ((sender, collector),) = lanes
-        answers = exchange(sender, collector, given, place.window_frames, interleave=interleave)
-        if self.keyed is None or self.keyed.stored is None:
+        place, keyed = opened.place, self.keyed
+        if keyed is None:
+            ((sender, collector),) = lanes
+            return exchange(sender, collector, given, place.window_frames, interleave=interleave)
+        # Also with one slot: there may be more before the attempt ends.
+        split = SplitExchange(lanes, opened.group_slots or (0,), place.window_frames, open_lane=opened.open_lane)
+        answers = split.run(given, interleave=interleave)
+        if keyed.stored is None:
             return answers
-        store = SessionStore(self.keyed.stored, self.deployment, place.session)
-        return StoreLane(store, sender, collector, place, self.keyed.partitions, self.keyed.plan).around(answers)
+        assert opened.stamp is not None
+        store = SessionStore(keyed.stored, self.deployment, place.session)
+        return StoreLane(store, split, place, opened.stamp, keyed.partitions, keyed.plan).around(answers)
 
     def request(self, of: Evaluation | None) -> Request:
         """The lane request of the current task, for the partition of that evaluation."""

@@ -21,8 +21,8 @@ from benchmarks.chaos.oracle import Event, Oracle
 from benchmarks.chaos.pair import OPERATOR, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.key_groups import groups_of
-from udo_interface.lane import exchange
-from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.opening import KeyedCall, Request, conversations
+from udo_interface.split import SplitExchange
 from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
@@ -120,13 +120,17 @@ class StoredQuery:
         request = Request(OPERATOR, self.session, partition, self._attempt, epoch, keyed=keyed)
         dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
         rows = Rows()
-        with conversation(str(self._nodes.socket(node)), request, SENT, ANSWERS) as (sender, collector, place):
-            lane = StoreLane(SessionStore(self.stored, OPERATOR, self.session), sender, collector, place, self._partitions, self.runs)
-            answers = lane.around(exchange(sender, collector, batches(self._frames(epoch, groups)), 2))
+        with conversations(str(self._nodes.socket(node)), request, SENT, ANSWERS) as (lanes, opened):
+            split, stamp = SplitExchange(lanes, opened.group_slots or (0,), 2, open_lane=opened.open_lane), opened.stamp
+            assert stamp is not None
+            store = SessionStore(self.stored, OPERATOR, self.session)
+            lane = StoreLane(store, split, opened.place, stamp, self._partitions, self.runs)
+            answers = lane.around(split.run(batches(self._frames(epoch, groups))))
             for count, (_, answer) in enumerate(answers):
                 if count == dies_after:
                     self._did(KILLED, f"after {count} answers")
-                    sender._end.conn.close()  # without a word, as a killed worker does
+                    for sender, _ in lanes:
+                        sender._end.conn.close()  # without a word, as a killed worker does
                     with contextlib.suppress(PeerError):
                         answers.close()  # type: ignore[attr-defined]
                     raise _Killed

@@ -55,12 +55,12 @@ class Lane:
         return self.slots[0]
 
 
-def require_no_store(name: str, slots: int) -> None:
-    """UsageError if a session's state lies in several slots, and so cannot be kept in a store."""
-    if slots > 1:
+def require_no_store(name: str, placed: Placement | None) -> None:
+    """UsageError if the slots are on several nodes: a node that has lost its disk is not given the state of its part again."""
+    if placed is not None and len(set(placed.nodes)) > 1:
         raise UsageError(
-            f"deployment {name!r} keeps its state in {slots} slots, and a store is filled from one: call the operator without "
-            "store=, or deploy it with one slot"
+            f"deployment {name!r} has slots on several nodes, each with a part of the state, and a store is not kept for parts: call the "
+            "operator without store=, deploy it with --replicas, or on each node by itself"
         )
 
 

@@ -40,7 +40,7 @@ from udo_protocol.queue import route
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import MOVES_GROUPS
-from udo_protocol.state import carrying, group_map, moving, pieces, untrusted
+from udo_protocol.state import carrying, group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
 
@@ -177,7 +177,7 @@ class Moves:
             if noted is not None and replace(noted, cut=0) != intent:
                 raise Conflict(f"key groups of deployment {name!r} are being moved to slot {noted.to}: try again when that is done")
             if noted is None:
-                self.require_quiet(deployment, state)
+                self.require_quiet(deployment)
                 self.require_able(deployment)
                 moving.note(state, deployment.slot.prefix, intent)
             progress = self._begin(deployment, intent)
@@ -225,19 +225,12 @@ class Moves:
                     f"which cannot move key groups: replace it (udo update {deployment.name} VERSION), or end its process (udo status)"
                 )
 
-    def require_quiet(self, deployment: NodeDeployment, state: Connection) -> None:
-        """Conflict while an update, a canary or a store depends on where the state lies now."""
+    def require_quiet(self, deployment: NodeDeployment) -> None:
+        """Conflict while an update or a canary depends on where the state lies now."""
         name = deployment.name
         versions = {slot.wanted.image.digest for slot in deployment.own if slot.wanted is not None}
         if len(versions) > 1 or any(slot.updating for slot in deployment.own) or deployment.canary is not None:
             raise Conflict(f"the version of deployment {name!r} is being changed: move key groups when that is done")
-        for slot in deployment.own:
-            for session, text in pieces.records(state, slot.prefix).items():
-                record = untrusted.document(text, f"{slot.prefix}sessions")
-                if record.get("restoring") is not None:
-                    raise Conflict(
-                        f"session {session} of {name!r} has its state in a store, which is filled from one slot: its key groups stay there"
-                    )
 
     def _begin(self, deployment: NodeDeployment, intent: Intent) -> Progress:
         """Start a thread that carries out the move, if there is none. The caller holds the lock."""

@@ -61,8 +61,7 @@ class ScaleOuts:
             deadline = time.monotonic() + wait_s
             self._end_backup(name)
             self._moves.require_able(deployment)
-            with contextlib.closing(self._node.servers.connect("state")) as state:
-                self._moves.require_quiet(deployment, state)
+            self._moves.require_quiet(deployment)
             self._require_more(deployment, slots)
             self._note(deployment, Preparation("prepared", slots, strategy, refresh_s, by_hand))
             try:

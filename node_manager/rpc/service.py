@@ -96,7 +96,7 @@ class NodeService(rpc.NodeManagerServicer):
             wait_s=request.wait_ms / 1000,
         )
         if request.stored:
-            require_no_store(request.deployment, len(placed.nodes) if placed else len(lane.slots))
+            require_no_store(request.deployment, placed)
         run, version = self._run(request, lane, placed)
         manifest, wanted, groups = lane.image.manifest, lane.slot.wanted, request.key_groups or KEY_GROUPS
         if manifest.key:

@@ -129,7 +129,6 @@ LIMITS: dict[str, dict[str, list[str] | str]] = {
             "operators/test_rehearsal.py::test_what_an_operator_keeps_in_variables_of_its_own_stays_after_the_rehearsal",
             "operators/test_rehearsal.py::test_what_was_rehearsed_has_left_no_state",
         ],
-        "With several slots of a keyed operator `store=` is refused": [SEVERAL_SLOTS],
         "cannot be imported here, so the push does not check it": [
             "cli/test_packing.py::test_packaging_for_another_platform_is_not_checked_here",
         ],

@@ -168,8 +168,6 @@ def test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do(clust
     job.epoch(0, [[1, 2, 3]])
     with pytest.raises(UsageError, match="3 key groups: expected at most as many slots, got 4"):
         cluster.client.deploy("few", "t", "1", slots=4, limits={"key_groups": 3})
-    with pytest.raises(UsageError, match="a store is filled from one: call the operator without store="):
-        cluster.node.api.open_lane("d", "l", session="s", run="r1", call="c", stored=True)
 
 
 # The next state version: the count has another name.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
@@ -89,11 +88,3 @@ def test_kept_columns_stay_with_their_rows_in_batches_and_rdds(spark: SparkSessi
     found = records.mapPartitions(udo(wide, key="k", keep="extra").map_partitions).collect()
     assert sorted((r.id, r.extra) for r in found) == [(i, i * 7) for i in range(300)]
     assert Counter(r.k for r in found) == {r.k: max(s.n for s in found if s.k == r.k) for r in found}
-
-
-@pytest.mark.long
-def test_a_store_is_refused_with_what_to_do(spark: SparkSession, wide: str, tmp_path: Path) -> None:
-    stream = Stream(spark, tmp_path, wide, store=str(tmp_path / "store"))
-    stream.add()
-    with pytest.raises(PySparkException, match="keeps its state in 3 slots, and a store is filled from one"):
-        stream.run()

@@ -17,6 +17,7 @@ from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator, identity
 from udo_interface.lane import Collector, Sender, exchange
 from udo_interface.place import GRACE_MS, Place, ProgressDeadline, Stamp
+from udo_interface.split import SplitExchange
 from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.clock import FakeClock
@@ -422,22 +423,23 @@ def test_an_answer_beyond_its_bound_is_not_even_read(bench: Bench) -> None:
         run((sender, collector), [batch(0)])
 
 
-class LyingState(StoreLane):
+class LyingState(SplitExchange):
     """A lane whose instance answers every request about state with this header."""
 
     lie = frame.Header(kind=frame.ANSWER)
 
-    def _ask(self, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> frame.Frame:
+    def ask(self, slot: int, kind: frame.Kind, batch: pa.RecordBatch | None = None, **fields: object) -> frame.Frame:
         return frame.Frame(self.lie)
 
 
 def test_an_operator_that_lies_about_its_state_is_an_error_and_no_endless_conversation(bench: Bench, tmp_path: Path) -> None:
     sender, collector = bench.lane()
     sender.stamp = Stamp(1, 7, 0, (3, 4))
-    lane = LyingState(SessionStore(StoreLocation(str(tmp_path), ()), "fraud", "q"), sender, collector, PLACE, 1, 1)
+    split = LyingState([(sender, collector)], (0,), 4)
+    lane = StoreLane(SessionStore(StoreLocation(str(tmp_path), ()), "fraud", "q"), split, PLACE, sender.stamp, 1, 1)
     with pytest.raises(ProtocolError, match=r"operator fraud@1 .* key group 3 has no last part"):
         lane.save()
-    lane.lie = frame.Header(kind=frame.ANSWER, groups=[3, 4], epochs=[1])
+    split.lie = frame.Header(kind=frame.ANSWER, groups=[3, 4], epochs=[1])
     with pytest.raises(ProtocolError, match=r"operator fraud@1 .* 2 key groups and the epochs of 1"):
         lane.restore()
 

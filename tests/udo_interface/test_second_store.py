@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def timed(lossy: Platform) -> str:
-    return lossy.operator(TIMED, **MANIFEST)
+@pytest.fixture(scope="module", params=[1, 3], ids=["one slot", "three slots"])
+def timed(lossy: Platform, request: pytest.FixtureRequest) -> str:
+    name = f"timed-{request.param}"
+    lossy.push(TIMED, name=name, **MANIFEST)
+    lossy.deploy(name, slots=request.param)
+    return name
 
 
 @pytest.fixture

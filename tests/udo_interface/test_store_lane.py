@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.conftest import wait_until
 from udo_interface.key_groups import groups_of
-from udo_interface.lane import exchange
-from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.opening import KeyedCall, Request, conversations
+from udo_interface.split import SplitExchange
 from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
-from udo_protocol.errors import Stale, StateElsewhere, StateLost
+from udo_protocol.errors import PeerError, Stale, StateElsewhere, StateLost
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import connect_node
@@ -64,9 +66,11 @@ class Query:
         self._attempts += 1
         keyed = KeyedCall(f"run{self.run}", "call", tuple(groups_of(partition, self.partitions)), plan=self.run, stored=stored)
         request = Request(self.operator, self.session, partition, self._attempts, epoch, keyed=keyed)
-        with conversation(self.platform.node, request, SENT, ANSWERS) as (sender, collector, place):
+        with conversations(self.platform.node, request, SENT, ANSWERS) as (lanes, opened):
+            split = SplitExchange(lanes, opened.group_slots or (0,), 4, open_lane=opened.open_lane)
             store = SessionStore(self.stored, self.operator, self.session)
-            yield StoreLane(store, sender, collector, place, self.partitions, self.run)
+            assert opened.stamp is not None
+            yield StoreLane(store, split, opened.place, opened.stamp, self.partitions, self.run)
 
     def events(self, epoch: int, partition: int) -> Iterator[tuple[pa.RecordBatch, None]]:
         groups = set(groups_of(partition, self.partitions))
@@ -84,7 +88,7 @@ class Query:
 
     def exchange(self, lane: StoreLane, epoch: int, partition: int) -> None:
         """Exchange events; every key's count and the watermark must be those of an undisturbed query."""
-        answers = exchange(lane.sender, lane.collector, self.events(epoch, partition), 4)
+        answers = lane.split.run(self.events(epoch, partition))
         watermark = BEGIN.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=100 * (epoch - 1)) if epoch else None
         wanted = {(k, epoch + 1, watermark) for b, _ in self.events(epoch, partition) for k in b.column(0).to_pylist()}
         found = [(r["k"], r["n"], r["watermark"]) for _, answer in lane.around(answers) for r in answer.to_pylist()]
@@ -99,7 +103,7 @@ class Query:
     def cut(self, epoch: int, partition: int) -> None:
         """Begin an attempt that a limit cuts short, so that it leaves no trace."""
         with self.lane(epoch, partition) as lane:
-            answers = lane.around(exchange(lane.sender, lane.collector, self.events(epoch, partition), 4))
+            answers = lane.around(lane.split.run(self.events(epoch, partition)))
             next(answers)
             answers.close()  # type: ignore[attr-defined]
 
@@ -113,9 +117,12 @@ class Query:
         self.platform, self.partitions, self.run = platform or self.platform, partitions, self.run + 1
 
 
-@pytest.fixture(scope="module")
-def count(lossy: Platform) -> str:
-    return lossy.operator(COUNT, **MANIFEST)
+@pytest.fixture(scope="module", params=[1, 3], ids=["one slot", "three slots"])
+def count(lossy: Platform, request: pytest.FixtureRequest) -> str:
+    name = f"count-{request.param}"
+    lossy.push(COUNT, name=name, **MANIFEST)
+    lossy.deploy(name, slots=request.param)
+    return name
 
 
 @pytest.fixture
@@ -153,8 +160,8 @@ def test_an_attempt_that_dies_while_it_restores_is_followed_by_one_that_begins_a
     query.platform.lose_node()
     with query.lane(2, 0) as lane:
         lane.place = replace(lane.place, frame_bytes=2000)  # many frames
-        asked = lane._ask
-        lane._ask = lambda *a, **f: asked(*a, **f) if lane.sender.number < 3 else pytest.fail("dies here")  # type: ignore[method-assign]
+        asked, count = lane.split.ask, itertools.count()
+        lane.split.ask = lambda *a, **f: asked(*a, **f) if next(count) < 5 else pytest.fail("dies here")  # type: ignore[method-assign]
         with pytest.raises(pytest.fail.Exception, match="dies here"):
             lane.restore()
     with query.lane(2, 0) as lane:
@@ -175,14 +182,15 @@ def test_a_node_that_has_older_state_of_the_session_takes_the_stores(query: Quer
     query.epochs(0, 1)
     query.attempt(2, 0)
     with query.lane(2, 1) as lane:  # ENDs, but dies before its file is written
-        for _ in exchange(lane.sender, lane.collector, query.events(2, 1), 4):
+        for _ in lane.split.run(query.events(2, 1)):
             pass
     with query.lane(2, 1) as lane:  # dies midway
-        for batch, _ in query.events(2, 1):
-            for _, pieces in lane.sender.encode(batch):
-                lane.sender.push(pieces)
-        lane.sender.settle()
-        assert len(lane.collector.wait()) == 1
+        dying = lane.split.run(query.events(2, 1))
+        next(dying)
+        for sender, _ in lane.split._lanes:
+            sender._end.conn.close()
+        with suppress(PeerError):
+            dying.close()  # type: ignore[attr-defined]
     query.restart(platform)
     query.epochs(2, 2)
     query.restart(first)
@@ -217,7 +225,7 @@ def test_dead_letters_stay_where_they_arose_and_wait_there_for_their_query(
         found = []
         for partition in range(query.partitions):
             with query.lane(epoch, partition) as lane:
-                answered = exchange(lane.sender, lane.collector, query.events(epoch, partition), 4)
+                answered = lane.split.run(query.events(epoch, partition))
                 found += [(r["k"], r["n"]) for _, answer in lane.around(answered) for r in answer.to_pylist()]
         assert sorted(f for f in found if f[0] != 7) == [(k, epoch + 1) for k in KEYS if k != 7]
         return [n for k, n in found if k == 7]
@@ -258,7 +266,7 @@ def test_a_lane_that_a_limit_kept_out_of_an_epoch_goes_on_and_writes_all_it_has(
     query.attempt(2, 0)  # the other partition is not evaluated
     with query.lane(3, 1) as lane:
         lane.restore()
-        [_, end] = exchange(lane.sender, lane.collector, query.events(3, 1), 4)
+        list(lane.split.run(query.events(3, 1)))
         lane.save()
     query.attempt(3, 0)
     here = {f.partition: f.full for f in lane.store.files(3)}
@@ -266,7 +274,7 @@ def test_a_lane_that_a_limit_kept_out_of_an_epoch_goes_on_and_writes_all_it_has(
     query.attempt(4, 0)
     with query.lane(5, 1) as lane:
         lane.restore()
-        list(exchange(lane.sender, lane.collector, query.events(5, 1), 4))
+        list(lane.split.run(query.events(5, 1)))
         lane.save()
     assert {f.partition: f.full for f in lane.store.files(5)} == {1: True}
 
@@ -285,11 +293,11 @@ def test_an_attempt_that_a_newer_one_has_overtaken_writes_nothing(query: Query) 
     query.epochs(0, 0)
     with query.lane(1, 0) as old:
         old.restore()
-        list(exchange(old.sender, old.collector, query.events(1, 0), 4))
+        list(old.split.run(query.events(1, 0)))
         query.attempt(1, 0)
         with pytest.raises(Stale):
             old.save()
-        assert [f.attempt for f in old.store.files(1)] == [old._stamp.attempt + 1]
+        assert [f.attempt for f in old.store.files(1)] == [old.stamp.attempt + 1]
 
 
 def test_without_its_store_a_restored_session_is_not_started_empty(query: Query) -> None:
@@ -299,15 +307,15 @@ def test_without_its_store_a_restored_session_is_not_started_empty(query: Query)
     with pytest.raises(StateElsewhere, match="call the operator with the same store= as before"), query.lane(2, 1, stored=False):
         pass
     with query.lane(2, 1) as lane, pytest.raises(StateLost, match="Call the operator with the same store= as before"):
-        list(exchange(lane.sender, lane.collector, query.events(2, 1), 4))
+        list(lane.split.run(query.events(2, 1)))
 
 
-@pytest.fixture
+@pytest.fixture(params=[(1, 1), (3, 2)], ids=["one slot each", "three slots and two"])
 def two(lossy: Platform, platform: Platform, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Query, Platform, Platform]]:
     """A query, and two nodes with its operator. The query's next attempts go to the first node."""
-    for each in (lossy, platform):
+    for each, slots in zip((lossy, platform), request.param, strict=True):
         each.push(COUNT, name="count-two", **MANIFEST)
-        each.deploy("count-two")
+        each.deploy("count-two", slots=slots)
     yield Query(lossy, "count-two", request.node.name, tmp_path), lossy, platform
     for each in (lossy, platform):
         each.api.undeploy("count-two", drop_state=True)
@@ -354,5 +362,63 @@ def test_an_epoch_that_was_cut_short_on_every_node_leaves_no_trace(two: tuple[Qu
             query.cut(2, partition)
     for query.platform in (here, there):
         with query.lane(3, 0) as lane:
-            answers = lane.around(exchange(lane.sender, lane.collector, query.events(3, 0), 4))
+            answers = lane.around(lane.split.run(query.events(3, 0)))
             assert {n for _, answer in answers for n in answer.column("n").to_pylist()} == {3}
+
+
+class Moving(Query):
+    """Key groups change slots before an attempt restores, before its events, and between END and the write to the store."""
+
+    moves = 0
+
+    def move(self) -> None:
+        node = connect_node(self.platform.node)
+        numbers = sorted(s.slot for s in node.status().slots if s.deployment == self.operator)
+        to = numbers[self.moves % len(numbers)]
+        some = list(range(self.moves % 3, KEY_GROUPS, 3))
+        list(node.move_groups(self.operator, some, to, "cpal", 20.0))
+        self.moves += 1
+
+    def attempt(self, epoch: int, partition: int) -> None:
+        with self.lane(epoch, partition) as lane:
+            ask, at = lane.split.ask, itertools.count()
+
+            def asked(*a: Any, **f: Any) -> Any:
+                if next(at) in (1, 3, 8):
+                    self.move()
+                return ask(*a, **f)
+
+            lane.split.ask = asked  # type: ignore[method-assign]
+            self.exchange(lane, epoch, partition)
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("slots", [3])
+def test_key_groups_that_move_while_a_lane_restores_and_saves_are_in_the_store_once(
+    lossy: Platform, tmp_path: Path, request: pytest.FixtureRequest, slots: int
+) -> None:
+    lossy.push(COUNT, name="count-moving", **MANIFEST)
+    lossy.deploy("count-moving", slots=slots)
+    query = Moving(lossy, "count-moving", request.node.name, tmp_path)
+    query.epochs(0, 2)
+    lossy.lose_node()
+    query.epochs(3, 4)
+    query.restart(partitions=3)
+    query.epochs(5, 5)
+    lossy.lose_node()
+    query.epochs(6, 7)
+    assert query.moves >= 12
+
+
+def test_a_deployment_that_gets_more_slots_keeps_its_store_and_one_that_gets_fewer_does(
+    lossy: Platform, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    lossy.push(COUNT, name="count-scaled", **MANIFEST)
+    lossy.deploy("count-scaled")
+    query = Query(lossy, "count-scaled", request.node.name, tmp_path)
+    for first, slots in ((0, 1), (2, 3), (4, 2)):
+        lossy.api.scale("count-scaled", slots)
+        wait_until(lambda n=slots: len(lossy.slots("count-scaled")) == n, 60, f"{slots} slots")  # type: ignore[misc]
+        query.epochs(first, first)
+        lossy.lose_node()
+        query.epochs(first + 1, first + 1)

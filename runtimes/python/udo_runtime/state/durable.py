@@ -77,12 +77,13 @@ class Durable:
         return AheadOfMove(connect, self._prefix, version, source, groups, self._versions)
 
     def adopted(self, name: str, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
-        """The sessions to be adopted under that name: those `loaded`, in use, or with failed attempts, which must be known."""
+        """The sessions to be adopted under that name: those `loaded`, in use, with failed attempts, which must be known, or with a store:
+        groups of theirs without a label are lost, which this slot's record of the session need not say."""
         found: dict[str, AdoptedSession] = {}
         for session, text in pieces.records(self._state, self._prefix, name).items():
             record = json.loads(text)
             used = ahead is not None and time.time() - record.get("at", 0) < _IN_USE_S
-            if session in loaded or used or record.get("failed"):
+            if session in loaded or used or record.get("failed") or record.get("restoring") is not None:
                 wanted = manifest(self._state, self._prefix, session, name)
                 have = advance(self._state, self._prefix, ahead.take(session, wanted) if ahead else {}, wanted)
                 read = pieces.read(self._state, self._prefix, session, name, groups=[n for n in wanted if n not in have])

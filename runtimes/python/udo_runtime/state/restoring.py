@@ -6,6 +6,8 @@ label until the last one: if the lane ends in between, the group counts as lacki
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from udo_protocol.errors import Stale
@@ -42,14 +44,12 @@ def _current(group: Group | None, epoch: int) -> bool:
     return group.label.epoch == epoch - 1 and (group.ended is True or bool(group.candidate))
 
 
-def _whole(session: Session, epoch: int) -> bool:
-    """Whether all events of the previous epoch are known on this slot, so that its highest event time is known.
-
-    False if groups are of several runs: a time group that a partition of a newer run has taken over belonged to other events before.
-    """
-    groups = [session.groups.get(n) for n in range(session.key_groups or KEY_GROUPS)]
-    before = [g for g in groups if g is not None and g.label is not None and g.label.epoch < epoch]
-    return all(_current(g, epoch) for g in groups) and len({g.label.run for g in before if g.label}) <= 1
+def _runs_before(session: Session, epoch: int, numbers: Iterable[int]) -> set[int] | None:
+    """The runs that ENDed the previous epoch in these groups, as far as no attempt at `epoch` has touched them; None if some lack state."""
+    groups = [session.groups.get(n) for n in numbers]
+    if not all(_current(g, epoch) for g in groups):
+        return None
+    return {g.label.run for g in groups if g is not None and g.label is not None and g.label.epoch < epoch}
 
 
 def _imported(label: Label) -> bool:
@@ -69,8 +69,14 @@ def _usable(session: Session, group: Group | None, epoch: int) -> int:
 
 
 def _lacking(session: Session, header: Header, epoch: int, reply: Header) -> None:
+    """Of several slots each one knows the events of the previous epoch whose partitions had groups in it, and the END of the others. So all
+    are known if no slot lacks a group of its own, and one run has ENDed them all: a time group that a partition of a newer run has taken
+    over belonged to other events before."""
     groups = session.groups
-    reply.behind = not _whole(session, epoch)
+    runs = _runs_before(session, epoch, header.groups if header.full else range(session.key_groups or KEY_GROUPS))
+    reply.behind = runs is None or len(runs) > 1
+    if runs is not None and len(runs) == 1:
+        (reply.run_before,) = runs
     for n in header.groups:
         if not _current(groups.get(n), epoch):
             reply.groups.append(n)

@@ -48,7 +48,8 @@ class Session:
         self.states: dict[Any, dict[str, Any]] = {}
 
     def _epoch(self) -> int:
-        return max((g.label.epoch for g in self.groups.values() if g.label), default=-1)
+        """The highest epoch that has touched a group. A group is restored as epoch e left it by an attempt at epoch e + 1."""
+        return max((g.label.epoch + (g.label.attempt == RESTORED) for g in self.groups.values() if g.label), default=-1)
 
     def renew(
         self,
@@ -81,6 +82,8 @@ class Session:
         for n in numbers:
             self.changed |= self.groups.pop(n, None) is not None
             self.unsaved.discard(n)
+            if self.restoring is not None:
+                self.restoring.pop(n, None)
         self.states.clear()
 
     def adopt(self, record: Mapping[str, Any], groups: Mapping[int, Group]) -> None:
@@ -92,6 +95,8 @@ class Session:
         self.run = max(self.run, record["run"])
         self.failed |= {tuple(f) for f in record.get("failed", ())}
         self.key_groups = self.key_groups or record.get("key_groups", KEY_GROUPS)
+        if self.restoring is None and record.get("restoring") is not None:
+            self.restoring = {}  # what has come in part of these groups is restored from the beginning
         self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), True
         self.former |= any(group.former for group in groups.values())
         self.states.clear()
