@@ -22,12 +22,13 @@ from udo_cli.home import Home
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import connect_node
 
-OPERATOR = "history"
+# The operator, deployed with one slot under its own name and with several under the other one.
+OPERATOR, WIDE, SLOTS = "history", "history-wide", 3
 _START_S, _STOP_S = 90.0, 40.0
 
 
 class Pair:
-    """Node managers on two hosts with OPERATOR deployed. Methods may be called from any thread."""
+    """Node managers on two hosts with OPERATOR deployed twice. Methods may be called from any thread."""
 
     def __init__(self, top: Path, net: Network) -> None:
         self._top, self._net = top, net
@@ -48,6 +49,7 @@ class Pair:
         platform.push(OPERATOR, "1")
         with platform.registry() as registry:
             registry.deploy(OPERATOR, OPERATOR, "1")
+            registry.deploy(WIDE, OPERATOR, "1", slots=SLOTS)
         for host in net.hosts.values():
             self._start(host)
 
@@ -62,7 +64,7 @@ class Pair:
 
         def answers() -> bool:
             with contextlib.suppress(UdoError):
-                return any(s.state == "owner" for s in connect_node(self.socket(host.name)).status().slots)
+                return sum(s.state == "owner" for s in connect_node(self.socket(host.name)).status().slots) > SLOTS
             return False
 
         wait_until(answers, _START_S, f"the operator to answer on node {host.name}; log: {self._top}/log")

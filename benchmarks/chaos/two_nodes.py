@@ -12,13 +12,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 from benchmarks.chaos.attempt import SENT, Rows, batches
 from benchmarks.chaos.judge import Mismatch, require_answers
 from benchmarks.chaos.kinds import ANSWERS, HISTORY
 from benchmarks.chaos.lanes import Outcome
+from benchmarks.chaos.moves import STRATEGIES, mapped
 from benchmarks.chaos.oracle import Event, Oracle
-from benchmarks.chaos.pair import OPERATOR, Pair, pair
+from benchmarks.chaos.pair import OPERATOR, WIDE, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.key_groups import groups_of
 from udo_interface.opening import KeyedCall, Request, conversations
@@ -26,13 +28,18 @@ from udo_interface.split import SplitExchange
 from udo_interface.store import SessionStore, StoreLocation
 from udo_interface.store_lane import StoreLane
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
+from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.node.api import connect_node
 from udo_protocol.queue.connection import ReplyError
 
 AT_ONCE = 3
 LOST, KILLED, AGAIN, RESTARTED, MOVED = "node lost with its disk", "worker killed", "task failed after END", "driver killed", "epoch moved"
 CUT = "limit beside a full evaluation"
+GROUPS = "key groups moved"
 # A lost node takes seconds to come back, so losses are rarer than everything else.
-_LOSE, _KILL, _FAIL, _RESTART, _CUT = 0.02, 0.1, 0.05, 0.1, 0.1
+_LOSE, _KILL, _FAIL, _RESTART, _CUT, _MOVE = 0.02, 0.1, 0.05, 0.1, 0.1, 0.3
+# A move may wait for an instance that is being started.
+_MOVE_S = 20.0
 # Fewer frames may all be answered before a limit is noticed.
 _CUT_FRAMES = 3
 # Errors that a query must never see, whatever happens to the nodes.
@@ -50,6 +57,8 @@ class StoredQuery:
     def __init__(self, nodes: Pair, seed: int) -> None:
         self._nodes, self.rng = nodes, random.Random(seed)
         self.session = f"two-nodes-{seed}"
+        self.deployment = self.rng.choice((OPERATOR, WIDE))
+        self._moving: Thread | None = None
         keys = keys_of(self.rng)
         self._epochs = [events_of(self.rng, e, keys) for e in range(self.rng.randrange(6, 13))]
         self.stored = StoreLocation(str(nodes.store), (("k", "string"),), full_every=self.rng.choice((2, 3, 10)))
@@ -90,6 +99,7 @@ class StoredQuery:
             if self._last and node != self._last:
                 self.faults[MOVED] += 1
             self._last = node
+            self._maybe_move(node)
             try:
                 self._maybe_cut(epoch, partition)
                 rows = self._attempt_on(node, epoch, partition)
@@ -106,6 +116,24 @@ class StoredQuery:
                 continue
             return rows
 
+    def _maybe_move(self, node: str) -> None:
+        """While the attempt goes on, give some key groups to another slot of that node."""
+        if self.deployment != WIDE or not self._chance(_MOVE) or (self._moving is not None and self._moving.is_alive()):
+            return
+        groups = self.rng.sample(range(KEY_GROUPS), self.rng.choice((1, 32, KEY_GROUPS)))
+        at, strategy = self.rng.random(), self.rng.choice(STRATEGIES)
+
+        def move() -> None:
+            with contextlib.suppress(UdoError):  # the node is lost, or other key groups move
+                api = connect_node(str(self._nodes.socket(node)))
+                if not (there := mapped(api, WIDE)):
+                    return
+                list(api.move_groups(WIDE, groups, there[int(at * len(there))], strategy, _MOVE_S))
+                self._did(GROUPS, f"{len(groups)} on {node}, {strategy}")
+
+        self._moving = Thread(target=move, daemon=True)
+        self._moving.start()
+
     def _maybe_cut(self, epoch: int, partition: int) -> None:
         """Perhaps evaluate the epoch once more, on either node, cut short by a limit: it must leave no trace."""
         if self._chance(_CUT) and len(self._frames(epoch, groups_of(partition, self._partitions))) >= _CUT_FRAMES:
@@ -117,13 +145,13 @@ class StoredQuery:
         self._log(f"e{epoch} p{partition} of {self._partitions} on {node}, attempt {self._attempt} of run {self.runs}")
         groups = tuple(groups_of(partition, self._partitions))
         keyed = KeyedCall(f"{self.session}-r{self.runs}", "c", groups, plan=self.runs, stored=True)
-        request = Request(OPERATOR, self.session, partition, self._attempt, epoch, keyed=keyed)
+        request = Request(self.deployment, self.session, partition, self._attempt, epoch, keyed=keyed)
         dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
         rows = Rows()
         with conversations(str(self._nodes.socket(node)), request, SENT, ANSWERS) as (lanes, opened):
             split, stamp = SplitExchange(lanes, opened.group_slots or (0,), 2, open_lane=opened.open_lane), opened.stamp
             assert stamp is not None
-            store = SessionStore(self.stored, OPERATOR, self.session)
+            store = SessionStore(self.stored, self.deployment, self.session)
             lane = StoreLane(store, split, opened.place, stamp, self._partitions, self.runs)
             answers = lane.around(split.run(batches(self._frames(epoch, groups))))
             for count, (_, answer) in enumerate(answers):

@@ -5,7 +5,7 @@ Guide -> a few words of the statement's line -> the tests that show it, below te
 
 from __future__ import annotations
 
-from tests.docs.limits_of_nodes import CANARY_BY_HAND, OF_NODES, OVER_NODES, SANDBOXED, SEVERAL_SLOTS
+from tests.docs.limits_of_nodes import CANARY_BY_HAND, OF_NODES, OVER_NODES, SANDBOXED
 
 _MISSED = "node_manager/test_diff.py::test_a_version_slower_than_the_bound_allows_loses_frames_and_holds_up_nobody"
 _TRIAL = "cli/test_init_and_test.py::test_a_trial_has_the_sandbox_and_the_limits_of_production"
@@ -18,7 +18,7 @@ _SAMPLES_ALONE = "cli/test_dev.py::test_samples_alone_need_no_platform"
 LIMITS: dict[str, dict[str, list[str] | str]] = {
     **OF_NODES,
     "README.md": {
-        "Not yet with several slots": [SEVERAL_SLOTS, OVER_NODES],
+        "Not yet over several nodes": [OVER_NODES],
         "Only the instance that *owns* the queue": [
             "protocol/test_slot.py::test_only_the_owner_answers_and_a_fenced_answer_leaves_no_trace",
         ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-SEVERAL_SLOTS = "node_manager/test_keyed_slots.py::test_what_several_keyed_slots_do_not_do_yet_is_refused_with_what_to_do"
 OVER_NODES = "node_manager/test_across.py::test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do"
 _LANDLOCK = "node_manager/test_sandbox.py::test_landlock_keeps_a_process_from_tcp_and_from_signals_and_not_from_udp_nor_sockets_with_a_path"
 CANARY_BY_HAND = "registry/test_canaries.py::test_a_canary_is_promoted_by_hand_before_its_time_is_over_once_all_nodes_have_begun"
