@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from udo_runtime.state import groups
 from udo_runtime.state.groups import Group
 from udo_runtime.state.restoring import answer
 from udo_runtime.state.session import Session
@@ -14,6 +15,7 @@ from tests.conftest import Servers
 from tests.runtime.conftest import P, Process
 from tests.support.attempt import GROUPS, Attempt, group_of
 from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, attempted, counter
+from udo_protocol.errors import StateLost
 from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label
 from udo_protocol.state import pieces
 from udo_protocol.state.stored import ROWS, Row, rows
@@ -260,3 +262,44 @@ def test_imported_state_serves_where_a_store_has_none() -> None:
     assert answer(session, Frame(Header(kind=RESTORE, label=label, groups=ALL)), reply, 1 << 20) is None
     assert list(zip(reply.groups, reply.epochs, strict=True)) == [(n, 4) for n in ALL]
     assert reply.behind
+
+
+def test_of_several_slots_each_says_whether_it_knows_the_epoch_before_of_its_own_groups(start: Start, servers: Servers) -> None:
+    """A slot's own groups are `full`; the answers of all slots together say whether the event times are complete."""
+    counter(start, TIMERS, "op:Quiet", time_column="t")
+    mine, others = list(ALL[:2]), list(ALL[2:])
+    first = attempted(Storing, servers, 0, 1, run=3)
+    first.send([k for k in "abcdefgh" if group_of(k) in mine])
+    first.end(mine)
+    first.frames()
+
+    lane = attempted(Storing, servers, 1, 2, run=3)
+
+    def told(groups: Sequence[int], *, full: bool) -> tuple[list[int], bool, int]:
+        header = lane._ask(RESTORE, groups=groups, full=full).header
+        return list(header.groups), header.behind, header.run_before
+
+    assert told(mine, full=True) == ([], False, 3)
+    assert told(mine, full=False) == ([], True, 0), "with one slot all groups of the session are its own"
+    assert told(ALL, full=True) == (others, True, 0)
+
+
+def test_groups_restored_from_a_store_stay_lost_or_current_in_the_slot_that_they_move_to() -> None:
+    """Groups that have not been restored are lost, not empty, and what was restored for an epoch gives way to no earlier one."""
+    source, target = Session("q"), Session("q")
+    source.renew(4, 1, restoring=[[7, 1, 5, 2]])
+    target.renew(4, 1)
+    whole = source.groups[3] = source.group(3)
+    whole.restored(4)
+    source.groups[7] = source.group(7)
+    moved = {n: source.groups[n] for n in (3, 7)}
+    source.hand_over(moved)
+    assert source.restoring == {}
+
+    target.adopt({"last_ended": 4, "run": 1, "restoring": [[7, 1, 5, 2]]}, moved)
+
+    assert target.restoring == {}
+    assert target.overtaken(groups.Label(1, 4, 9)) and not target.overtaken(groups.Label(1, 5, 0))
+    assert target.touch([3], groups.Label(1, 5, 3), 0)
+    with pytest.raises(StateLost, match="restored from a store, and key group 7 of it was not"):
+        target.touch([7], groups.Label(1, 5, 3), 0)
