@@ -266,6 +266,11 @@ class SplitExchange:
         """The key groups that this attempt answers for."""
         return list(self._groups)
 
+    @property
+    def slots(self) -> range:
+        """The slots in which the attempt has a lane, each of which gets its END; some may have no groups."""
+        return range(len(self._lanes))
+
     def placed(self, groups: Iterable[int]) -> dict[int, list[int]]:
         """These groups by slot, as the newest map says."""
         found: dict[int, list[int]] = {}

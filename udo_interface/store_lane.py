@@ -101,8 +101,9 @@ class StoreLane:
         return True
 
     def _slots(self) -> dict[int, list[int]]:
-        """All key groups, by slot."""
-        return self.split.placed(range(self.store.stored.key_groups))
+        """All slots with the key groups that they have: a slot without any follows the epochs, too."""
+        placed = self.split.placed(range(self.store.stored.key_groups))
+        return {slot: placed.get(slot, []) for slot in self.split.slots}
 
     def _lacking(self) -> Lacking | None:
         """The state that is lacking; None if key groups have moved meanwhile."""

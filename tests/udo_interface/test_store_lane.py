@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -371,17 +371,37 @@ def test_an_epoch_that_was_cut_short_on_every_node_leaves_no_trace(two: tuple[Qu
             assert {n for _, answer in answers for n in answer.column("n").to_pylist()} == {3}
 
 
+def move(platform: Platform, deployment: str, groups: Iterable[int], to: int) -> None:
+    """Move the groups to the slot at that place among the deployment's slots on the node."""
+    node = connect_node(platform.node)
+    numbers = sorted(s.slot for s in node.status().slots if s.deployment == deployment)
+    list(node.move_groups(deployment, list(groups), numbers[to % len(numbers)], "cpal", 20.0))
+
+
+def test_a_slot_without_key_groups_follows_the_epochs_too_wherever_they_are_evaluated(two: tuple[Query, Platform, Platform]) -> None:
+    """Its END would be refused otherwise, and groups that it is given later would have the event times of long ago."""
+    query, here, there = two
+    move(here, query.operator, range(KEY_GROUPS), 0)
+    query.epochs(0, 1)
+    query.platform = there
+    query.epochs(2, 3)
+    query.platform = here
+    query.epochs(4, 4)
+    query.platform = there
+    query.attempt(5, 0)
+    query.platform = here
+    query.attempt(5, 1)
+    move(here, query.operator, range(KEY_GROUPS), -1)
+    query.epochs(6, 7)
+
+
 class Moving(Query):
     """Key groups change slots before an attempt restores, before its events, and between END and the write to the store."""
 
     moves = 0
 
     def move(self) -> None:
-        node = connect_node(self.platform.node)
-        numbers = sorted(s.slot for s in node.status().slots if s.deployment == self.operator)
-        to = numbers[self.moves % len(numbers)]
-        some = list(range(self.moves % 3, KEY_GROUPS, 3))
-        list(node.move_groups(self.operator, some, to, "cpal", 20.0))
+        move(self.platform, self.operator, range(self.moves % 3, KEY_GROUPS, 3), self.moves)
         self.moves += 1
 
     def attempt(self, epoch: int, partition: int) -> None:

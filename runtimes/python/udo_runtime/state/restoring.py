@@ -74,7 +74,7 @@ def _lacking(session: Session, header: Header, epoch: int, reply: Header) -> Non
     over belonged to other events before."""
     groups = session.groups
     runs = _runs_before(session, epoch, header.groups if header.full else range(session.key_groups or KEY_GROUPS))
-    reply.behind = runs is None or len(runs) > 1
+    reply.behind = runs is None or len(runs) > 1 or not _follows(session, epoch)
     if runs is not None and len(runs) == 1:
         (reply.run_before,) = runs
     for n in header.groups:
@@ -114,9 +114,8 @@ def _restore(session: Session, frame: Frame, label: Label) -> None:
 def _begin(session: Session, label: Label) -> None:
     """Discard the session's state if it does not precede this epoch: it is missing, older, or from another course of the query."""
     session.run = max(session.run, label.run)
-    follows = session.last_ended is not None and label.epoch - 1 <= session.last_ended <= label.epoch
     came_later = (g.label for g in session.groups.values() if g.label is not None and g.label.attempt == RESTORED)
-    if not follows or any(came.epoch >= label.epoch for came in came_later):
+    if not _follows(session, label.epoch) or any(came.epoch >= label.epoch for came in came_later):
         for group in session.groups.values():
             group.clear()
         session.unsaved.update(session.groups)
@@ -124,6 +123,11 @@ def _begin(session: Session, label: Label) -> None:
     session.epoch = max(session.epoch, label.epoch)
     if session.restoring is None:
         session.restoring = {}
+
+
+def _follows(session: Session, epoch: int) -> bool:
+    """Whether the session's last ENDed epoch is the one before, or this one."""
+    return session.last_ended is not None and epoch - 1 <= session.last_ended <= epoch
 
 
 def _order(label: Label) -> tuple[int, int, int]:
