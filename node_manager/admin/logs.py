@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +48,7 @@ def _former(manager: Manager, slot: Slot) -> Iterator[Line]:
 
 
 def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follow: bool, stop: Event) -> Iterator[Line]:
-    """Yield the last lines (0 = all that are kept) of all its slots, then with `follow` new ones until `stop` is set."""
+    """Yield the last lines (0 = all that are kept) of all its slots, then with `follow` new ones until `stop` or its undeployment."""
     lines: list[Line] = []
     shown: dict[str, int] = {}
     for each in deployment.slots:
@@ -61,19 +60,23 @@ def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follo
             lines += [stamp.line(owner.name, owner.assigned.version, text) for text in logfile.tail(path, 0, shown[owner.name])]
     yield from lines[-tail_lines:] if tail_lines else lines
     if follow:
-        yield from _following(deployment, shown, stop)
+        yield from _following(manager, deployment, shown, stop)
 
 
-def _following(deployment: NodeDeployment, shown: dict[str, int], stop: Event) -> Iterator[Line]:
+def _following(manager: Manager, deployment: NodeDeployment, shown: dict[str, int], stop: Event) -> Iterator[Line]:
     """Yield the lines that instances of its own slots write after those already shown, including slots that it gets meanwhile."""
     told: SimpleQueue[Line] = SimpleQueue()
     followed: set[int] = set()
     while not stop.is_set():
+        there = manager.deployments.get(deployment.name) is deployment
         for slot in [s for s in deployment.own if s.number not in followed]:
             followed.add(slot.number)
             supervised.keep("logs", partial(_follow, slot, shown, told, stop), stop, f"{slot.deployment}:{slot.number}")
-        with contextlib.suppress(Empty):
+        try:
             yield told.get(timeout=_NEXT_S)
+        except Empty:
+            if not there:
+                return
 
 
 def _follow(slot: Slot, shown: dict[str, int], told: SimpleQueue[Line], stop: Event) -> None:

@@ -191,6 +191,17 @@ def test_logs_follow_an_operator_over_an_update_and_show_former_instances(daemon
     wait_until(lambda: {"1", "2"} <= {line.version for line in daemon.api.logs("d")}, 10, "lines of both versions")
 
 
+def test_whoever_follows_the_log_of_a_deployment_is_told_when_it_goes(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(CHATTY.format(n="v1"))
+    lines = daemon.api.logs("d", follow=True, timeout_s=bound(30))
+    lane().ask(1)
+    next(line for line in lines if "saw [1]" in line.text)
+    daemon.api.undeploy("d")
+    daemon.deploy(CHATTY.format(n="anew"))
+    lane().ask(2)
+    assert not [line.text for line in lines if "saw [2]" in line.text]
+
+
 PRINTING = """
 import sys
 from udo_runtime import operator

@@ -257,8 +257,8 @@ def test_a_slots_log_is_followed_on_when_following_it_raises(tmp_path: Path, cou
     once, stop = Once(monkeypatch, logfile, "follow"), threading.Event()
     owner = SimpleNamespace(name="i1", exited=threading.Event(), directory=tmp_path, assigned=SimpleNamespace(version="1"))
     slot = SimpleNamespace(deployment="d", number=0, view=lambda: SimpleNamespace(owner=owner))
-    deployment: Any = SimpleNamespace(own=[slot], slots=[])
-    manager: Any = SimpleNamespace(settings=SimpleNamespace(logs=tmp_path))
+    deployment: Any = SimpleNamespace(name="d", own=[slot], slots=[])
+    manager: Any = SimpleNamespace(settings=SimpleNamespace(logs=tmp_path), deployments={"d": deployment})
     (tmp_path / "log").write_text("shown\n", "utf-8")
     lines = logs.read(manager, deployment, tail_lines=0, follow=True, stop=stop)
     try:
