@@ -16,7 +16,7 @@ from elasticity.scaling.scale_out import REFRESH_S, STRATEGY
 from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
-from node_manager.config import DeploymentConfig
+from node_manager.config import DeploymentConfig, InstanceConfig
 from node_manager.deployments.lanes import Lane, require_groups, require_no_store
 from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
@@ -27,6 +27,7 @@ from node_manager.rpc.lane_across import open_across
 from node_manager.rpc.slot_status import connected, group_map_of, look, slot_stats, slot_status
 from node_manager.rpc.state_across import export_across, import_across
 from node_manager.rpc.wire import stream, unary
+from node_manager.slots.loading import Wanted
 from udo_protocol import supervised
 from udo_protocol.errors import NodeAway, NotFound, Unavailable, UsageError
 from udo_protocol.formats.schema import to_ipc
@@ -116,7 +117,7 @@ class NodeService(rpc.NodeManagerServicer):
             route=routes[0],
             node=self._manager.settings.node,
             window_frames=limits.window_frames,
-            answer_timeout_ms=int((wanted.silence_s if wanted else manifest.limits.answer_timeout_s) * 1000),
+            answer_timeout_ms=int((wanted or Wanted(lane.image, InstanceConfig())).patience_s * 1000),
             frame_bytes=limits.frame_bytes,
             retained_bytes=limits.retained_bytes,
             lane_ttl_ms=limits.lane_ttl_ms,

@@ -73,6 +73,11 @@ class Wanted:
         starts = 2 if self.image.manifest.own_process else 0
         return self.answer_timeout_s + starts * self.image.manifest.limits.open_timeout_s
 
+    @property
+    def patience_s(self) -> float:
+        """The longest that callers wait for an answer of its slot: its instance may be lost and another one open meanwhile."""
+        return self.silence_s + self.image.manifest.limits.open_timeout_s
+
 
 @dataclass(frozen=True)
 class NodeParts:

@@ -6,14 +6,17 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import patience, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.selection import long
+from udo_interface import connect
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.queue.frame import ANSWER, ERROR
 
@@ -200,3 +203,33 @@ def test_a_slow_warm_start_and_limits_of_the_deployment_are_honoured(daemon: Dae
     caller2 = lane()
     caller2.send([1])
     assert caller2.receive(30).header.kind == ANSWER
+
+
+# Opens for longer than callers wait for an answer, once the time that its variable names has come.
+SLOW_LATER = """
+import os, time
+from udo_runtime import Operator
+class Slow(Operator):
+    def open(self, ctx):
+        if time.time() > float(os.environ["SLOW_FROM"]):
+            time.sleep(20)
+    def process(self, event, ctx):
+        yield {"b": event["a"]}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_callers_wait_for_an_instance_that_opens_for_longer_than_it_may_take_to_answer(daemon: Daemon, isolation: str) -> None:
+    own = {"isolation": isolation} if isolation != "none" else {}
+    config = json.dumps({"env": {"SLOW_FROM": str(time.time() + 10 * patience())}})
+    daemon.deploy(SLOW_LATER, entry="op:Slow", config_json=config, limits={"answer_timeout_s": 2}, **own)
+    time.sleep(10 * patience())
+    got: list[Any] = []
+    with connect("d", node=str(daemon.home / "node.sock")) as client:
+        client.add_listener(got.append)
+        client.send({"a": 1})
+        client.flush()
+        os.kill(daemon.slot().pid, signal.SIGKILL)
+        client.send({"a": 2})
+    assert got == [{"b": 1}, {"b": 2}]
