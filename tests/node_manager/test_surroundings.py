@@ -87,7 +87,7 @@ def test_its_user_has_a_name_and_a_home_it_knows_whom_to_trust_and_text_hashes_a
     assert found["hash"] == hashed("0")
 
 
-@pytest.mark.parametrize("way", ["trial", long("trial, process"), "node", long("node, process")], indirect=True)
+@pytest.mark.parametrize("way", [long("trial"), long("trial, process"), "node", long("node, process")], indirect=True)
 def test_it_trusts_whom_the_host_trusts_and_knows_what_ports_are_called(ask: Ask) -> None:
     assert ask("services", "authorities") == {"services": 443, "authorities": len(ssl.create_default_context().get_ca_certs())}
 

@@ -173,6 +173,7 @@ def test_a_process_that_ends_again_and_again_is_started_after_growing_pauses(
     assert (answers(p, 1), pauses[9:]) == ([2], [0.05])  # after an answer the next process is started at once, but not the one after it
 
 
+@pytest.mark.long
 def test_a_process_that_opens_for_longer_than_it_may_take_to_answer_is_started_anew_when_it_ends(made: Make, tmp_path: Path) -> None:
     p = made(answer_timeout_s=4.0, first="sleep 3.5", MARK=str(tmp_path / "mark"))
     p.open()
