@@ -381,6 +381,7 @@ def test_inspect_is_readable(platform: Shell, operator: Operators) -> None:
     platform("undeploy", "seen", "--drop-state")
 
 
+@pytest.mark.long
 def test_a_shell_completes_deployments_operators_and_versions(platform: Shell, operator: Operators) -> None:
     for version in ("1", "2"):
         platform("push", operator("completed", version))

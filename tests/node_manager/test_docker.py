@@ -191,7 +191,7 @@ def test_an_operator_in_a_container_of_its_own_sees_no_server_keeps_its_state_an
         steps = list(daemon.api.update("d", version, put_image(daemon.home, COUNT, version=version, **KEYED, **more)))
         assert steps[-1].phase == "done", steps
         assert Attempt.at_node(daemon.api, "d", "s", epoch, epoch + 1).run([1, 2]) == counts
-    daemon.deploy(ALONE, name="alone", isolation="process", output={"b": "string"}, limits={"answer_timeout_s": 10, "memory_mb": 300})
+    daemon.deploy(ALONE, name="alone", isolation="process", output={"b": "string"}, limits={"answer_timeout_s": 5, "memory_mb": 300})
     serving = daemon.slot("alone").instance
     (own,) = [c for c in containers() if c.labels[INSTANCE_LABEL] == serving]
     assert seen_by(own) == {f"{daemon.home}/instances/{serving}/op": False, **USERS}

@@ -113,6 +113,7 @@ def test_whatever_is_decided_and_whoever_dies_every_lane_is_answered_once_in_ord
     assert replayed(c.node.api.decisions("d"))["same"]
 
 
+@pytest.mark.long
 def test_a_number_that_was_decided_stays_over_restarts_until_another_one_is_asked_for(quick: Cluster) -> None:
     c = quick
     c.deploy(add(1), elasticity={**AUTO, "least": 2})

@@ -92,6 +92,7 @@ def test_it_trusts_whom_the_host_trusts_and_knows_what_ports_are_called(ask: Ask
     assert ask("services", "authorities") == {"services": 443, "authorities": len(ssl.create_default_context().get_ca_certs())}
 
 
+@pytest.mark.parametrize("way", [long("trial"), long("trial, process"), "node", long("node, process"), *CONTAINED], indirect=True)
 def test_a_variable_acts_as_if_its_process_had_been_started_with_it(ask: Ask) -> None:
     found = ask("hours", "local", "hash", TZ="Asia/Tokyo", PYTHONHASHSEED="7")
     assert (found["hours"], found["local"]) == (9, 9)

@@ -143,7 +143,8 @@ def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # in the order of their timers; b's is not due yet
 
 
-@pytest.mark.parametrize("sdk", [long("cpp"), long("java"), "node", long("rust")], indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("sdk", ["cpp", "java", "node", "rust"], indirect=True)
 def test_an_operator_with_two_inputs_answers_events_that_name_theirs(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     made = tmp_path / "news_moves"
     shutil.copytree(EXAMPLES / made.name, made, ignore=shutil.ignore_patterns("*.py"))

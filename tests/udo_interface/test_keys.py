@@ -40,7 +40,7 @@ TIMES = ("2024-10-27 00:30:00", "2024-10-27 01:30:00", "2024-03-31 01:30:00", "2
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        ("double", "cast(x as double)"),
+        long("double", "cast(x as double)"),
         long("float", "cast(x as float)"),
         ("timestamp[us, tz=Europe/Berlin]", "t"),
         long("timestamp[us, tz=UTC]", "t"),

@@ -52,10 +52,10 @@ def test_empty_partitions_answer_nothing(spark: SparkSession, twice: str) -> Non
     ("rows", "expected"),
     [
         ([Row(x=1)], "rows lack id; they have x"),
-        ([Row(id="seven")], "column 'id' expects int64"),
+        long([Row(id="seven")], "column 'id' expects int64"),
         long([Row(id=1), Row(other=2)], "differ in their fields"),
         ([(1, 2)], "takes pyspark.sql.Row or dict, got tuple"),
-        ([{"id": 1}, {"x": 2}], "not every row has all of id"),
+        long([{"id": 1}, {"x": 2}], "not every row has all of id"),
     ],
 )
 def test_rows_that_do_not_fit_are_told_with_what_was_expected(spark: SparkSession, twice: str, rows: list[Row], expected: str) -> None:
