@@ -6,8 +6,10 @@ The registry is asked only for what the daemon does not have.
 from __future__ import annotations
 
 import contextlib
+import io
 import platform
 import sys
+import tarfile
 from threading import Lock
 from urllib.parse import urlsplit
 
@@ -23,8 +25,8 @@ from udo_protocol.errors import OperatorError, Unavailable, UsageError
 PYTHON_LABEL, REPOSITORY = "dev.udo.python_tag", "udo/runtime-python"
 # The local name that docker/runtime.sh gives; its tag is the interpreter's: udo-runtime-python:cp311.
 LOCAL_NAME = "udo-runtime-python"
-# The empty image, made here, for programs that need nothing. An archive without members ends with two empty blocks.
-EMPTY_NAME, EMPTY_LABEL, _EMPTY_TAR = "udo-empty:1", "dev.udo.empty", bytes(1024)
+# The empty image, made here, for programs that need nothing.
+EMPTY_NAME, EMPTY_LABEL = "udo-empty:2", "dev.udo.empty"
 # The folder of a base with what every operator can import.
 RUNTIME = "/opt/udo/runtime"
 
@@ -73,7 +75,7 @@ class DockerImages:
                 return str(self._client.images.get(EMPTY_NAME).id)
             except ImageNotFound:
                 name, _, tag = EMPTY_NAME.partition(":")
-                self._client.api.import_image_from_data(_EMPTY_TAR, name, tag, [f"LABEL {EMPTY_LABEL}=1"])
+                self._client.api.import_image_from_data(_nothing(), name, tag, [f"LABEL {EMPTY_LABEL}=1"])
                 return str(self._client.images.get(EMPTY_NAME).id)
 
     def pulled(self, reference: str) -> str:
@@ -103,3 +105,14 @@ class DockerImages:
             return self._client.images.pull(repository, tag=tag, auth_config=login)
         except (APIError, requests.exceptions.RequestException) as e:
             raise OperatorError(f"the Docker daemon cannot pull {name}: {getattr(e, 'explanation', None) or e}") from e
+
+
+def _nothing() -> bytes:
+    """The archive of the empty image: a folder /tmp in which everybody may write. A daemon that makes one for a working directory below it
+    gives the file system that is mounted there the mode of that, and nobody but root may write."""
+    folder = tarfile.TarInfo("tmp")
+    folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(folder)
+    return archive.getvalue()

@@ -119,7 +119,7 @@ from udo_runtime import operator
 def run(batch):
     for n in range(200):
         sys.stdout.write(("x" * 1023 + "\\n") * 1024)
-    subprocess.run(["sh", "-c", "yes | head -c 200000000"], check=True)
+    subprocess.run(["sh", "-c", f"yes {'y' * 99} | head -c 200000000"], check=True)
     return {"b": batch.column("a")}
 """
 # Like a model that is loaded once and used by forked workers.

@@ -35,7 +35,7 @@ fn found(asked: &str) -> Result<String> {
         }
         "ends" => {
             let mut child = Command::new("sleep").arg("600").spawn()?;
-            said("kill", &["-TERM", &child.id().to_string()])?;
+            said("sh", &["-c", &format!("kill -TERM {}", child.id())])?;
             Ok(if child.wait()?.signal() == Some(15) { "terminated" } else { "otherwise" }.to_string())
         }
         _ => panic!("as of a library: {asked}"),
