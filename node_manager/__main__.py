@@ -23,6 +23,7 @@ import structlog
 from node_manager.control.asking import Asking
 from node_manager.drivers.available import DRIVERS
 from node_manager.manager import Manager
+from node_manager.proc import heeding
 from node_manager.reconcile import Reconciler
 from node_manager.rpc import metrics
 from node_manager.rpc.lane_door import LaneDoor
@@ -225,7 +226,8 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        run(parse_args(argv), stopping)
+        with heeding():
+            run(parse_args(argv), stopping)
     except (UdoError, OSError) as e:
         print(f"node manager: {e}", file=sys.stderr)
         return EXIT_FAILED

@@ -86,6 +86,27 @@ def terminate(process: ProcessId, grace_s: float) -> bool:
     return gone
 
 
+def _nothing(*_: object) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def heeding() -> Iterator[None]:
+    """In the block, catch the signals that this process ignores, e.g. under nohup: what it starts would ignore them, too.
+
+    For the main thread. SIGPIPE and SIGXFSZ are Python's own, and `subprocess` restores them.
+    """
+    signals = signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}
+    ignored = [number for number in signals if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, _nothing)
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def tree(pid: int) -> Iterator[int]:
     """The pid and those of its descendants."""
     pending = [pid]

@@ -144,7 +144,8 @@ def stop(home: Home, say: Callable[[str], None]) -> list[str]:
         return stopped
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Those that the command does not ignore from its start, as under nohup.
+_SIGNALS = tuple(n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN)
 
 
 @contextlib.contextmanager

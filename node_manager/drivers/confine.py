@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
 import sys
 
@@ -56,6 +57,8 @@ if __name__ == "__main__":
     second = sys.argv.index("--", first + 1)
     confine(sys.argv[1:first], sys.argv[first + 1 : second])
     program = sys.argv[second + 1 :]
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program[0], program)
     except OSError as e:

@@ -113,3 +113,6 @@ def test_landlock_keeps_a_process_from_tcp_and_from_signals_and_not_from_udp_nor
         found = tried(sys.executable, confine.__file__, "/", "--", str(tmp_path), "--")
     assert {what for what, error in found.items() if error} >= set(kept_from), found
     assert (found["udp"], found["unix"]) == (0, 0), found
+    confined = [sys.executable, confine.__file__, "/", "--", "--", "cat", "/proc/self/status"]
+    status = subprocess.run(confined, capture_output=True, text=True, timeout=bound(20), check=True).stdout
+    assert not int(status.split("SigIgn:")[1].split()[0], 16), "what Python ignores is not ignored by a program"

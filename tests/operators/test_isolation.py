@@ -222,3 +222,15 @@ def test_the_time_to_answer_that_its_deployment_gives_is_that_of_its_process(dae
     assert lane().ask(1) == 1
     assert "it did not answer in time, 4 s of 5 s" in daemon.slot().last_error
     assert daemon.slot().instance == before.instance
+
+
+@pytest.mark.long
+def test_an_engine_that_answers_nothing_has_the_time_of_its_frame_and_of_two_starts(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(HANGS, config_json=json.dumps({"limits": {"answer_timeout_ms": 1000}}), limits={"open_timeout_s": 10}, **OWN)
+    caller = lane()
+    assert caller.ask(1) == 1
+    os.kill(daemon.slot().pid, signal.SIGSTOP)
+    caller.send([2])
+    failed = caller.receive(60).header.failure.message
+    assert "within 21 s (limits.answer_timeout_s and two limits.open_timeout_s)" in failed
+    assert lane().ask(3) == 3

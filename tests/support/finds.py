@@ -34,6 +34,10 @@ def ends_before_anything():
     os.kill(pid, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
+def ignored_signals():
+    status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    return status.split("SigIgn:")[1].split()[0].strip("0")
+
 def child_answers():
     # of a forked process with a handler of its own, which its child has too
     if (pid := os.fork()) == 0:
@@ -63,6 +67,7 @@ def home():
 ASKED = {
     "forked ends": lambda: ends_at_sigterm("fork"),
     "forked ends at once": lambda: {ends_before_anything() for _ in range(200)},
+    "ignored signals": ignored_signals,
     "child answers": child_answers,
     "spawned ends": lambda: ends_at_interrupt(),
     "forked exits": forked_exits,

@@ -150,15 +150,16 @@ def _run(
     # A handler instead of SIG_IGN, which the child would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None) if foreground else None
     try:
-        child = subprocess.Popen(
-            command,
-            cwd=trial.private,
-            env=kept,
-            stdin=None if "replay" in trial.request else subprocess.DEVNULL,
-            stdout=_stderr(),
-            start_new_session=not foreground,
-            pass_fds=(*inherited, *(gate.inherited if gate else ())),
-        )
+        with proc.heeding():
+            child = subprocess.Popen(
+                command,
+                cwd=trial.private,
+                env=kept,
+                stdin=None if "replay" in trial.request else subprocess.DEVNULL,
+                stdout=_stderr(),
+                start_new_session=not foreground,
+                pass_fds=(*inherited, *(gate.inherited if gate else ())),
+            )
         try:
             if gate is not None:
                 gate.open(trial.private, manifest.network)

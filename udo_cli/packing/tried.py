@@ -26,6 +26,7 @@ from node_manager.drivers import logfile
 from node_manager.images.images import Images
 from node_manager.instances.commands import OWN
 from node_manager.manager import Manager
+from node_manager.proc import heeding
 from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
 from node_manager.settings import NodeSettings
 from udo_cli import local, output, throwaway
@@ -123,7 +124,7 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
 @contextlib.contextmanager
 def _node(packed: Packed) -> Iterator[Manager]:
     """A node manager that lets its operators reach the endpoints that the packed operator's manifest names."""
-    with _quiet(), throwaway.workspace(PREFIX) as home:
+    with _quiet(), heeding(), throwaway.workspace(PREFIX) as home:
         settings = NodeSettings(home, "trial", warm=0, stop_grace_s=_STOP_GRACE_S, allow_network=tuple(packed.manifest.network))
         try:
             settings.prepare()
