@@ -14,8 +14,8 @@ import pytest
 from tests.cli.conftest import Shell
 from tests.node_manager.conftest import Daemon
 from tests.operators.sdks import STATIC_GO, cargo, cargo_target, cmake, maven, run, tools
-from tests.support.docker_daemon import DEBIAN
 from tests.support.docker_daemon import Daemon as Docker
+from tests.support.docker_daemon import script, tool
 from tests.support.places import Node, Place, Trial
 
 FINDS = Path(__file__).parent / "finds"
@@ -91,11 +91,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Trial(tmp_path / "home") if request.param == "trial" else Node(request.getfixturevalue("daemon"))
 
 
+@pytest.fixture(scope="session")
+def command_image(docker_daemon: Docker, runtime_image: str) -> str:
+    """A Debian image that has Java and Node."""
+    tool("mmdebstrap", "mmdebstrap")
+    return script(docker_daemon, "debian-base.sh", "udo-debian-commands:bookworm", PACKAGES="default-jre-headless,nodejs")
+
+
 @pytest.fixture
-def contained(docker: Docker, runtime_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Place:
+def contained(docker: Docker, runtime_image: str, command_image: str, home_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A node with the Docker driver, whose commands that are not static run in a Debian image."""
     monkeypatch.setenv("DOCKER_HOST", docker.host)
-    return Node(home_daemon.start("--driver", "docker", "--runtime-image", runtime_image, "--command-image", DEBIAN))
+    return Node(home_daemon.start("--driver", "docker", "--runtime-image", runtime_image, "--command-image", command_image))
 
 
 def asked(place: Place, project: Path, command: dict[str, object], questions: Sequence[str] = QUESTIONS) -> dict[str, str]:
@@ -121,7 +128,7 @@ def test_whatever_a_command_raises_is_one_events_failure(place: Place, project: 
 
 @pytest.mark.long
 @pytest.mark.docker
-@pytest.mark.parametrize("project", ["cpp", "rust"], indirect=True)
+@pytest.mark.parametrize("project", ["cpp", "java", "node", "rust"], indirect=True)
 def test_in_a_container_a_command_finds_the_same(contained: Place, project: Path, command: dict[str, object]) -> None:
     found = asked(contained, project, command)
     assert found["user"] == "udo udo udo"
@@ -141,7 +148,6 @@ def test_in_the_empty_image_a_static_command_finds_a_user_and_a_home_and_neither
 
 @pytest.mark.long
 @pytest.mark.docker
-@pytest.mark.parametrize("project", ["cpp", "go", "rust"], indirect=True)
 def test_in_a_container_whatever_a_command_raises_is_one_events_failure(
     contained: Place, project: Path, command: dict[str, object]
 ) -> None:

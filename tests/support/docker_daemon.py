@@ -144,9 +144,9 @@ def runtime_image(docker_daemon: Daemon) -> str:
     return script(docker_daemon, "runtime.sh", DEBIAN)
 
 
-def script(daemon: Daemon, name: str, *arguments: str) -> str:
+def script(daemon: Daemon, name: str, *arguments: str, **variables: str) -> str:
     """Run a script of docker/, and return its output: the name of the image that it made."""
-    environment = {**os.environ, **daemon.environment, "PATH": PATH, "PYTHON": sys.executable}
+    environment = {**os.environ, **daemon.environment, "PATH": PATH, "PYTHON": sys.executable, **variables}
     done = subprocess.run(
         [str(ROOT / "docker" / name), *arguments], capture_output=True, text=True, timeout=bound(280), env=environment, check=False
     )
