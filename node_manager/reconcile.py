@@ -20,6 +20,7 @@ import structlog
 
 from node_manager import reports
 from node_manager.config import DeploymentConfig, Release
+from node_manager.control.lost_moves import LostMoves
 from node_manager.manager import Manager
 from node_manager.registry_calls import RETRY_MOST_S, RegistryCalls, keep_asking
 from node_manager.replicas import in_step
@@ -78,14 +79,13 @@ class Reconciler:
 
     def start(self) -> None:
         """Start the threads."""
-        self._manager.lanes.wanted = None
         loops = {
             "wanted": self._read_wanted,
             "registry-heartbeat": self._beat,
             "canaries": self._observe,
             "conditions": self._follow_conditions,
             "retries": self._try_again,
-            "replicas": self._replicate,
+            "placements": self._follow_placements,
         }
         for kind, work in loops.items():
             supervised.keep(kind, work, self._stopping)
@@ -144,15 +144,19 @@ class Reconciler:
 
         self._retrying(read, "wanted", self._manager.lanes.unheard)
 
-    def _replicate(self) -> None:
-        """Follow the registry's decisions about replicas, and report the replicas that hold all that was ENDed."""
+    def _follow_placements(self) -> None:
+        """Follow the registry's decisions about replicas, report the replicas that hold all that was ENDed, and go on with lost moves."""
+
+        lost, again_s = LostMoves(self._manager), POLL_S
 
         def follow() -> None:
-            self._told_placements.wait(in_step.LOOK_S if self._manager.across.replicated else POLL_S)
+            nonlocal again_s
+            self._told_placements.wait(in_step.LOOK_S if self._manager.across.replicated else again_s)
             self._told_placements.clear()
+            again_s = min(lost.go_on(), POLL_S)
             in_step.follow_decisions(self._manager, self._registry)
 
-        self._retrying(follow, "replicas")
+        self._retrying(follow, "placements")
 
     def _observe(self) -> None:
         """While there are canaries: report their counts to the registry, which decides."""

@@ -96,8 +96,8 @@ def lack_fence(directory):
         take_token(self)
         send(self, effect)
 
-    def unfenced_checkpoint(state, prefix, token, *rest):
-        return store(state, prefix, owner(state, prefix), *rest)
+    def unfenced_checkpoint(state, prefix, token, *rest, **named):
+        return store(state, prefix, owner(state, prefix), *rest, **named)
 
     # The loop calls `expected_base` before each read.
     KeyedOwner.expected_base, KeyedOwner.send, durable.store = take_token, unfenced_send, unfenced_checkpoint

@@ -22,13 +22,13 @@ from udo_cli.home import Home
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import connect_node
 
-# The operator, deployed with one slot under its own name and with several under the other one.
-OPERATOR, WIDE, SLOTS = "history", "history-wide", 3
+# The operator, deployed on each node with one slot under its own name, with several under the second one; and over both nodes.
+OPERATOR, WIDE, OVER, SLOTS = "history", "history-wide", "history-over", 3
 _START_S, _STOP_S = 90.0, 40.0
 
 
 class Pair:
-    """Node managers on two hosts with OPERATOR deployed twice. Methods may be called from any thread."""
+    """Node managers on two hosts with OPERATOR deployed three times. Methods may be called from any thread."""
 
     def __init__(self, top: Path, net: Network) -> None:
         self._top, self._net = top, net
@@ -37,21 +37,24 @@ class Pair:
         self._lock, self._losing = Lock(), Lock()
         self._threads: list[Thread] = []
         home = Home(top)
-        self._tls = Authority.of(top / "certs").sign_host([net.address])
+        self.tls = Authority.of(top / "certs").sign_host([net.address, *(host.address for host in net.hosts.values())])
         with (top / "log").open("ab") as log:
             command = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
-            command += ["--tls", str(self._tls.ca.parent)]
+            command += ["--tls", str(self.tls.ca.parent)]
             self._registry = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         address = top / "registry" / "address"
         wait_until(address.exists, _START_S, "the registry to listen")
         self._url = address.read_text("utf-8").strip()
-        platform = Platform(home, self._url, "", self._tls)
+        platform = Platform(home, self._url, "", self.tls)
         platform.push(OPERATOR, "1")
         with platform.registry() as registry:
             registry.deploy(OPERATOR, OPERATOR, "1")
             registry.deploy(WIDE, OPERATOR, "1", slots=SLOTS)
-        for host in net.hosts.values():
-            self._start(host)
+            for host in net.hosts.values():
+                self._start(host)
+            registry.deploy(OVER, OPERATOR, "1", slots=SLOTS, over_nodes=True)
+        for name in net.hosts:
+            wait_until(lambda n=name: bool(self._serving(n, OVER)), _START_S, f"{OVER} to answer on node {name}")  # type: ignore[misc]
 
     def _start(self, host: Host) -> None:
         """Start the host's node manager and wait until the operator answers there."""
@@ -59,17 +62,23 @@ class Pair:
         with (self._top / "log").open("ab") as log:
             command = [sys.executable, "-m", "node_manager", "--home", home, "--node", host.name, "--registry", self._url]
             # In a sandbox instances would have a network of their own, and outlive their host.
-            command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none", "--tls", self._tls.ca.parent]
+            command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none", "--tls", self.tls.ca.parent]
+            command += ["--listen", f"{host.address}:0"]
             self._managers[host.name] = host.popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
         def answers() -> bool:
-            with contextlib.suppress(UdoError):
-                return sum(s.state == "owner" for s in connect_node(self.socket(host.name)).status().slots) > SLOTS
-            return False
+            return all(self._serving(host.name, name) == slots for name, slots in ((OPERATOR, 1), (WIDE, SLOTS)))
 
         wait_until(answers, _START_S, f"the operator to answer on node {host.name}; log: {self._top}/log")
         with self._lock:
             self._up.add(host.name)
+
+    def _serving(self, node: str, deployment: str) -> int:
+        """The number of the deployment's slots on a node that answer."""
+        with contextlib.suppress(UdoError):
+            found = connect_node(self.socket(node)).status().slots
+            return sum(s.state == "owner" for s in found if s.deployment == deployment)
+        return 0
 
     def socket(self, name: str) -> Path:
         """The socket of a node's manager."""

@@ -20,7 +20,7 @@ from benchmarks.chaos.kinds import ANSWERS, HISTORY
 from benchmarks.chaos.lanes import Outcome
 from benchmarks.chaos.moves import STRATEGIES, mapped
 from benchmarks.chaos.oracle import Event, Oracle
-from benchmarks.chaos.pair import OPERATOR, WIDE, Pair, pair
+from benchmarks.chaos.pair import OPERATOR, OVER, WIDE, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.key_groups import groups_of
 from udo_interface.opening import KeyedCall, Request, conversations
@@ -35,7 +35,7 @@ from udo_protocol.queue.connection import ReplyError
 AT_ONCE = 3
 LOST, KILLED, AGAIN, RESTARTED, MOVED = "node lost with its disk", "worker killed", "task failed after END", "driver killed", "epoch moved"
 CUT = "limit beside a full evaluation"
-GROUPS = "key groups moved"
+GROUPS, OVER_NODES = "key groups moved", "key groups moved between nodes"
 # A lost node takes seconds to come back, so losses are rarer than everything else.
 _LOSE, _KILL, _FAIL, _RESTART, _CUT, _MOVE = 0.02, 0.1, 0.05, 0.1, 0.1, 0.3
 # A move may wait for an instance that is being started.
@@ -57,7 +57,7 @@ class StoredQuery:
     def __init__(self, nodes: Pair, seed: int) -> None:
         self._nodes, self.rng = nodes, random.Random(seed)
         self.session = f"two-nodes-{seed}"
-        self.deployment = self.rng.choice((OPERATOR, WIDE))
+        self.deployment = self.rng.choice((OPERATOR, WIDE, OVER))
         self._moving: Thread | None = None
         keys = keys_of(self.rng)
         self._epochs = [events_of(self.rng, e, keys) for e in range(self.rng.randrange(6, 13))]
@@ -117,19 +117,21 @@ class StoredQuery:
             return rows
 
     def _maybe_move(self, node: str) -> None:
-        """While the attempt goes on, give some key groups to another slot of that node."""
-        if self.deployment != WIDE or not self._chance(_MOVE) or (self._moving is not None and self._moving.is_alive()):
+        """While the attempt goes on, give some key groups to another slot: of that node, or of either one for a deployment over both."""
+        if self.deployment == OPERATOR or not self._chance(_MOVE) or (self._moving is not None and self._moving.is_alive()):
             return
         groups = self.rng.sample(range(KEY_GROUPS), self.rng.choice((1, 32, KEY_GROUPS)))
         at, strategy = self.rng.random(), self.rng.choice(STRATEGIES)
+        to = self.rng.choice("ab") if self.deployment == OVER else ""
 
         def move() -> None:
-            with contextlib.suppress(UdoError):  # the node is lost, or other key groups move
-                api = connect_node(str(self._nodes.socket(node)))
-                if not (there := mapped(api, WIDE)):
+            with contextlib.suppress(UdoError):  # a node is lost, or other key groups move
+                there = mapped(connect_node(str(self._nodes.socket(to or node))), self.deployment)
+                if not there:
                     return
-                list(api.move_groups(WIDE, groups, there[int(at * len(there))], strategy, _MOVE_S))
-                self._did(GROUPS, f"{len(groups)} on {node}, {strategy}")
+                api, slot = connect_node(str(self._nodes.socket(node))), there[int(at * len(there))]
+                list(api.move_groups(self.deployment, groups, slot, "" if to else strategy, _MOVE_S, to))
+                self._did(OVER_NODES if to else GROUPS, f"{len(groups)} {f'to {to}' if to else f'on {node}, {strategy}'}")
 
         self._moving = Thread(target=move, daemon=True)
         self._moving.start()
@@ -148,7 +150,7 @@ class StoredQuery:
         request = Request(self.deployment, self.session, partition, self._attempt, epoch, keyed=keyed)
         dies_after = self.rng.randrange(4) if not cut and self._chance(_KILL) else None
         rows = Rows()
-        with conversations(str(self._nodes.socket(node)), request, SENT, ANSWERS) as (lanes, opened):
+        with conversations(str(self._nodes.socket(node)), request, SENT, ANSWERS, tls=self._nodes.tls) as (lanes, opened):
             split, stamp = SplitExchange(lanes, opened.group_slots or (0,), 2, open_lane=opened.open_lane), opened.stamp
             assert stamp is not None
             store = SessionStore(self.stored, self.deployment, self.session)

@@ -22,7 +22,6 @@ from node_manager.deployments.deployments import NodeDeployment
 from node_manager.deployments.move_steps import Interrupted, Progress, cut_and_wait
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound
-from udo_protocol.queue import route
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.route import Route
 from udo_protocol.state import carrying, moving, rewinding
@@ -177,24 +176,3 @@ def sources(placed: Placement, groups: Sequence[int], to: int, key_groups: int) 
         if now.groups[g] != to:
             found.setdefault(placed.nodes[now.groups[g]], []).append(g)
     return found
-
-
-def tell_map(state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement, node: str) -> bool:
-    """Tell the slots of a new queue server by which map they take frames. Return whether all know it, so that lanes may be opened in them.
-
-    False while groups wait here to be adopted by that map, and while the cut of a move has to be made once more: the slot would take frames
-    of groups that it has given away.
-    """
-    now, done = placed.map(deployment.config.instance.key_groups), True
-    for place, slot in zip(placed.of(node), deployment.own, strict=False):
-        if (version := now.routes.get(place)) is None or route.version(queue, slot.prefix) >= version:
-            continue
-        taken = carrying.taken(state, slot.prefix)
-        if taken and not moving.is_adopted(state, slot.prefix, taken):
-            done &= placed.version < taken
-        else:
-            route.change(queue, slot.prefix, table(placed, now, place))
-    intent = moving.noted(state, deployment.slot.prefix)
-    if intent is not None and intent.cut > placed.version:
-        done &= any(route.version(queue, slot.prefix) >= intent.cut for slot in deployment.own)
-    return done

@@ -39,6 +39,9 @@ class Catalogue(Source, GroupMaps, PlacementMoves, Protocol):
     def epoch(self, name: str, session: str, epoch: int) -> Mapping[str, Any]:
         """`{version, digest}` bound to (session, epoch) by the first caller."""
 
+    def plan(self, deployment: str) -> int:
+        """A number for a plan, above all that were given before."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -53,15 +56,6 @@ class Lane:
     def slot(self) -> Slot:
         """The first slot, which also keeps what concerns the session as a whole: its home, the order of its runs."""
         return self.slots[0]
-
-
-def require_no_store(name: str, placed: Placement | None) -> None:
-    """UsageError if the slots are on several nodes: a node that has lost its disk is not given the state of its part again."""
-    if placed is not None and len(set(placed.nodes)) > 1:
-        raise UsageError(
-            f"deployment {name!r} has slots on several nodes, each with a part of the state, and a store is not kept for parts: call the "
-            "operator without store=, deploy it with --replicas, or on each node by itself"
-        )
 
 
 def require_groups(name: str, came: int, wanted: Wanted | None) -> None:
@@ -85,7 +79,7 @@ class Lanes:
         # Wanted deployments that cannot be served: name -> reason.
         self.unserved: dict[str, UdoError] = {}
         # The names of wanted deployments; None: the registry has not told them since the node was started.
-        self.wanted: Collection[str] | None = ()
+        self.wanted: Collection[str] | None = () if catalogue is None else None
         self._unheard = ""
 
     def unheard(self, why: str) -> None:
@@ -174,10 +168,13 @@ class Lanes:
                 return 0
             return self._homes.require(state, lane.slot.prefix, asked)
 
-    def run_order(self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, wait_s: float) -> int:
+    def run_order(
+        self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, *, stored: bool, wait_s: float
+    ) -> int:
         """The place of a keyed session's run in the order of its runs; over nodes the first slot of all keeps that order.
 
         Return when that slot's replicas know the run: another node may have to tell it. Unavailable if they do not within `wait_s`.
+        `stored`: the session has a store, so this node may have known runs of it and lost its disk since.
         """
         deadline, slot = time.monotonic() + max(wait_s, _KNOWN_S), lane.slot
         if placed is not None and placed.nodes[0] == self._node.settings.node:
@@ -193,10 +190,16 @@ class Lanes:
                 )
 
         with contextlib.closing(self._node.servers.connect("state")) as state:
+            if stored and placed is not None and not checkpoints.has_runs(state, slot.prefix, session):
+                checkpoints.order_after(state, slot.prefix, session, self._new_plan(slot.deployment))
             order = checkpoints.run_order(state, slot.prefix, session, run, call, plan)
             if placed is not None and placed.replication is not None:
                 replication.await_held(state, slot.prefix, between)
             return order
+
+    def _new_plan(self, deployment: str) -> int:
+        assert self._catalogue is not None, "a deployment over nodes has a registry"
+        return self._catalogue.plan(deployment)
 
     def forget_homes(self, moved: Iterable[MovedSession]) -> None:
         """Forget sessions whose group map has a newer version by now."""

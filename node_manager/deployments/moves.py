@@ -17,7 +17,7 @@ from threading import Condition, Event
 import structlog
 
 from node_manager.deployments.across import Across
-from node_manager.deployments.between import MoveBetween, PlacementMoves, Taker, tell_map
+from node_manager.deployments.between import MoveBetween, PlacementMoves, Taker
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import (
     DIRECT,
@@ -43,6 +43,7 @@ from udo_protocol.queue.slot import MOVES_GROUPS
 from udo_protocol.state import carrying, group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
+from udo_protocol.state.placement import PendingMove
 
 # The pause after an error, usually because a server is away.
 _AGAIN_S = 0.2
@@ -86,7 +87,7 @@ class Moves:
         while True:
             with _servers(self._node) as (state, queue):
                 if placed := self._across.find(deployment.name):
-                    if tell_map(state, queue, deployment, placed, self._across.node):  # the node that was asked gives the map of all nodes
+                    if self.takes.tell_map(state, queue, deployment, placed):  # the node that was asked gives the map of all nodes
                         return SlotGroups(placed.version, {slot.number: 0 for slot in deployment.own}, ()), queue.run_id
                     if time.monotonic() > deadline:
                         raise self._moving_still(deployment)
@@ -240,6 +241,15 @@ class Moves:
             supervised.keep("move", partial(self._carry_out, deployment, intent), self._stopping, name)
         return self._under_way[name]
 
+    def go_on(self, name: str, pending: PendingMove, node: str, to: int) -> None:
+        """Go on with a move to slot `to` of `node` that this node has begun, by the registry, and does not know any more."""
+        deployment = self._deployments.find(name)
+        with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
+            if moving.noted(state, deployment.slot.prefix) is None:
+                intent = Intent(pending.groups, to, DIRECT, cut=pending.version, node=node)
+                moving.note(state, deployment.slot.prefix, intent)
+                self._begin(deployment, intent)
+
     def resume(self) -> None:
         """Go on with the moves that a former manager began, and let the slots of a new queue server take frames by the present maps."""
         for deployment in self._deployments.all():
@@ -254,7 +264,7 @@ class Moves:
                     self.takes.resume(deployment, placed)
                 with _servers(self._node) as (state, queue):
                     if placed:
-                        tell_map(state, queue, deployment, placed, self._across.node)
+                        self.takes.tell_map(state, queue, deployment, placed)
                     elif (now := group_map.load(state, deployment.slot.prefix)) is not None:
                         restore_routes(state, queue, deployment, now)
                     intent = moving.noted(state, deployment.slot.prefix)

@@ -15,13 +15,14 @@ from typing import Any
 import structlog
 
 from node_manager.deployments.across import Across
-from node_manager.deployments.between import table, tell_map
+from node_manager.deployments.between import table
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import cut_and_wait
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, ProtocolError, Unavailable, UsageError
 from udo_protocol.node.api import NodeClient
+from udo_protocol.queue import route
 from udo_protocol.queue.connection import Connection
 from udo_protocol.state import carrying, moving, rewinding
 from udo_protocol.state.carrying import Carried
@@ -46,6 +47,7 @@ class Takes:
         self._node, self._deployments, self._across = node, deployments, across
         self._require_able, self._stopping = require_able, stopping
         self._lock = Lock()
+        self._routes = Lock()  # held in steps that depend on the map by which slots take frames
 
     def ready(self, name: str, slot: int) -> int:
         """Return the slot's place among those of this node. Conflict if it cannot take groups now."""
@@ -59,10 +61,19 @@ class Takes:
         return deployment.own.index(own)
 
     def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
-        """Bring the groups that were handed over into the slot, once."""
+        """Bring the groups that were handed over into the slot, once.
+
+        Not if the slot takes frames by that map already without having had them: it had them, and this node has lost its disk since. What
+        it has of these groups now is from a store, and may be newer.
+        """
         _, own = self._find(name, slot)
-        with self._servers() as (state, _):
-            carrying.take(state, own.prefix, version, secrets.token_hex(8), carried)
+        with self._servers() as (state, queue):
+            copy = carrying.copied(state, own.prefix, version, secrets.token_hex(8), carried)
+            with self._routes:
+                if copy and route.version(queue, own.prefix) >= version:
+                    carrying.leave_out(state, own.prefix, version)
+                else:
+                    carrying.take(state, own.prefix, version, copy)
 
     def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any], wait_s: float = ADOPT_S) -> None:
         """Let the slot adopt them; return when they are durably its own. Unavailable after `wait_s`."""
@@ -96,9 +107,31 @@ class Takes:
             return False
 
         cut_and_wait(queue, own.prefix, table(placed, now, place), None, adopted, gone)
-        tell_map(state, queue, deployment, placed, self._across.node)
+        self.tell_map(state, queue, deployment, placed)
         ms = round((time.monotonic() - began) * 1000, 1)
         _log.info("key groups have come from another node", deployment=deployment.name, slot=own.number, version=version, adopted_ms=ms)
+
+    def tell_map(self, state: Connection, queue: Connection, deployment: NodeDeployment, placed: Placement) -> bool:
+        """Tell the slots of a new queue server by which map they take frames. Return whether all know it, so that lanes may be opened in
+        them.
+
+        False while groups wait here to be adopted by that map, and while the cut of a move has to be made once more: the slot would take
+        frames of groups that it has given away.
+        """
+        now, done = placed.map(deployment.config.instance.key_groups), True
+        for place, slot in zip(placed.of(self._across.node), deployment.own, strict=False):
+            if (version := now.routes.get(place)) is None or route.version(queue, slot.prefix) >= version:
+                continue
+            with self._routes:
+                taken = carrying.taken(state, slot.prefix)
+                if taken and not moving.is_adopted(state, slot.prefix, taken):
+                    done &= placed.version < taken
+                else:
+                    route.change(queue, slot.prefix, table(placed, now, place))
+        intent = moving.noted(state, deployment.slot.prefix)
+        if intent is not None and intent.cut > placed.version:
+            done &= any(route.version(queue, slot.prefix) >= intent.cut for slot in deployment.own)
+        return done
 
     def _find(self, name: str, slot: int) -> tuple[NodeDeployment, Slot]:
         deployment = self._deployments.find(name)

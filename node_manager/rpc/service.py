@@ -17,7 +17,7 @@ from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
 from node_manager.config import DeploymentConfig, InstanceConfig
-from node_manager.deployments.lanes import Lane, require_groups, require_no_store
+from node_manager.deployments.lanes import Lane, require_groups
 from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
@@ -96,8 +96,6 @@ class NodeService(rpc.NodeManagerServicer):
             schema=request.input_schema,
             wait_s=request.wait_ms / 1000,
         )
-        if request.stored:
-            require_no_store(request.deployment, placed)
         run, version = self._run(request, lane, placed)
         manifest, wanted, groups = lane.image.manifest, lane.slot.wanted, request.key_groups or KEY_GROUPS
         if manifest.key:
@@ -138,7 +136,7 @@ class NodeService(rpc.NodeManagerServicer):
         if request.run_elsewhere:
             return 0, version
         known = (request.session, request.run, request.call, request.plan)
-        return lanes.run_order(lane, placed, *known, wait_s=request.wait_ms / 1000), version
+        return lanes.run_order(lane, placed, *known, stored=request.stored, wait_s=request.wait_ms / 1000), version
 
     def _address(self, prefix: str, run_id: str, route: int) -> pb.SlotAddress:
         """The address of a slot for a lane, and the lane's login."""

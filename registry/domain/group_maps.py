@@ -56,7 +56,8 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
     """The session's map, made now if there is none, and `granted`: whether the asking node may serve the session.
 
     With a store any node may, since it brings the state from there each epoch; but no node may begin empty a session that began
-    elsewhere without a store. Over nodes each node with slots may serve its part, with the disk that it had when it first asked.
+    elsewhere without a store. Over nodes each node with slots may serve its part, without a store only with the disk that it had when it
+    first asked.
     """
     over = (deployments.find(session, name).placement or {}).get("nodes", ())
     found = session.get(GroupMap, (name, wish.session))
@@ -72,23 +73,16 @@ def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str,
         session.add(found)
     if not found.node:
         found.node, found.incarnation, found.stored, found.at = wish.node, wish.incarnation, wish.stored, now
-    if wish.node in over and not wish.stored:
-        return _part(found, wish)
-    here = (found.node, found.incarnation) == (wish.node, wish.incarnation)
+    part = wish.node in over
+    if part and wish.node not in _nodes(found):
+        found.others = {**found.others, wish.node: wish.incarnation}
+    known = _nodes(found) if part else {found.node: found.incarnation}
+    here = known.get(wish.node) == wish.incarnation
     granted = here and not found.spread
     if wish.stored:
         granted = here or found.stored or not wish.start_empty
         found.spread |= granted and not here
-    return {**describe(found), "granted": granted, "part": False}
-
-
-def _part(found: GroupMap, wish: ClaimBody) -> dict[str, Any]:
-    """The answer to one of several nodes that have slots of the deployment."""
-    known = _nodes(found)
-    if wish.node not in known:
-        found.others = {**found.others, wish.node: wish.incarnation}
-    granted = known.get(wish.node, wish.incarnation) == wish.incarnation and not found.spread
-    return {**describe(found), "node": wish.node, "granted": granted, "part": True}
+    return {**describe(found), **({"node": wish.node} if part else {}), "granted": granted, "part": part}
 
 
 def _nodes(found: GroupMap) -> dict[str, str]:

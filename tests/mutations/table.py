@@ -293,10 +293,22 @@ MUTATIONS = {
     ),
     "disk-of-a-node-not-known": Mutation(
         "registry/domain/group_maps.py",
-        "granted = known.get(wish.node, wish.incarnation) == wish.incarnation and not found.spread",
-        "granted = not found.spread",
+        "here = known.get(wish.node) == wish.incarnation",
+        "here = wish.node in known",
         "registry/test_group_maps.py::test_over_nodes_each_serves_its_part_with_the_disk_that_it_had_and_a_release_is_of_all_parts",
         quick=True,
+    ),
+    "runs-of-a-lost-disk-not-counted": Mutation(
+        "node_manager/deployments/lanes.py",
+        "if stored and placed is not None and not checkpoints.has_runs(state, slot.prefix, session):",
+        "if False:",
+        "node_manager/test_spread_store.py::test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk[a]",
+    ),
+    "late-groups-replace-newer-ones": Mutation(
+        "node_manager/deployments/taking.py",
+        "if copy and route.version(queue, own.prefix) >= version:",
+        "if False:",
+        "node_manager/test_spread_store.py::test_groups_that_are_brought_once_more_to_a_node_without_its_former_disk_replace_nothing_newer",
     ),
     "shared-memory-not-copied": Mutation(
         "runtimes/python/udo_runtime/child/shared.py",

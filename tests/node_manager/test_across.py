@@ -316,5 +316,3 @@ def test_what_slots_over_nodes_do_not_do_yet_is_refused_with_what_to_do(cluster:
     for name in ("count", "add"):
         with pytest.raises(UsageError, match="expected mode off or advise, since its slots are spread over nodes"):
             cluster.client.scale(name, elasticity={"mode": "auto"})
-    with pytest.raises(UsageError, match="has slots on several nodes, each with a part of the state.*--replicas"):
-        Job(cluster.address("a"), "count", "stored", tls=cluster.tls).epoch(0, [[1]], stored=True)

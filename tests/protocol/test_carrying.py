@@ -31,7 +31,7 @@ def test_all_that_was_handed_over_becomes_the_other_slots_and_is_gone_where_it_w
     state = servers.state()
     exported = handed_over(state)
     for _ in range(2):
-        carrying.take(state, B, 2, "copy", carrying.handed_over(state, A, 2))
+        carrying.take(state, B, 2, carrying.copied(state, B, 2, "copy", carrying.handed_over(state, A, 2)))
         assert carrying.taken(state, B) == 2 and not moving.is_adopted(state, B, 2)
     assert moving.is_handed_over(state, A, 2), "until it is adopted"
     assert groups(state, B, "q", moving.adopted(2)) == {1: (b"1.1", [b"yy", b"z"]), 2: (b"1.2", []), -1: (b"1.3", [b"t"])}
@@ -47,7 +47,7 @@ def test_all_that_was_handed_over_becomes_the_other_slots_and_is_gone_where_it_w
     savepoints.drop(state, A, "export")
     left = {bytes(key).decode().removeprefix(f"{A}g:") for key in state.call("KEYS", f"{A}g:*")}
     assert left == {"1.0", "1.3"} and not state.call("KEYS", f"{A}savepoint*")
-    carrying.take(state, B, 2, "late", exported)
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "late", exported))
     assert groups(state, B, "q") == {1: (b"1.1", [b"yy", b"z"]), 2: (b"1.2", []), -1: (b"1.3", [b"t"])}, "a late copy changes nothing"
     assert moving.is_adopted(state, B, 2) and not state.call("KEYS", f"{B}taking*")
 
@@ -58,9 +58,9 @@ def test_a_copy_that_lacks_a_piece_brings_nothing_and_the_next_one_brings_all(se
     exported = handed_over(state)
     assert lost in dict(exported)
     with pytest.raises(ProtocolError, match="has come in part"):
-        carrying.take(state, B, 2, "broken", [(key, value) for key, value in exported if key != lost])
+        carrying.take(state, B, 2, carrying.copied(state, B, 2, "broken", [(key, value) for key, value in exported if key != lost]))
     assert carrying.taken(state, B) == 0 and moving.is_adopted(state, B, 2)
-    carrying.take(state, B, 2, "again", exported)
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "again", exported))
     state.call(*moving.taking_in(B, 2))
     assert groups(state, B, "q").keys() == {1, 2, -1}
 
@@ -74,10 +74,10 @@ def test_a_copy_that_was_cut_off_is_not_seen_and_ends_by_itself(servers: Servers
         raise ConnectionError("the other node is gone")
 
     with pytest.raises(ConnectionError):
-        carrying.take(state, B, 2, "first", cut_off())  # type: ignore[arg-type]
+        carrying.take(state, B, 2, carrying.copied(state, B, 2, "first", cut_off()))  # type: ignore[arg-type]
     staged = state.call("KEYS", f"{B}taking:first:*")
     assert len(staged) == 3 and all(state.call("PTTL", key) > 0 for key in staged)
-    carrying.take(state, B, 2, "second", exported)
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "second", exported))
     assert all(state.call("PTTL", key) == -1 for key in state.call("KEYS", f"{B}[gd]:*") + state.call("KEYS", f"{B}savepoint*"))
 
 
@@ -85,7 +85,7 @@ def test_a_slot_without_a_session_hands_over_nothing_and_is_adopted_all_the_same
     state = servers.state()
     state.call(*moving.handing_over(A, 5, [1]))
     assert list(carrying.handed_over(state, A, 5)) == []
-    carrying.take(state, B, 5, "copy", [])
+    carrying.take(state, B, 5, carrying.copied(state, B, 5, "copy", []))
     assert not moving.is_adopted(state, B, 5)
     state.call(*moving.taking_in(B, 5))
     assert moving.is_adopted(state, B, 5) and not pieces.records(state, B)

@@ -48,9 +48,9 @@ def over_nodes(store: Store) -> Store:
     return store
 
 
-def part(store: Store, node: str, incarnation: str) -> dict[str, Any]:
+def part(store: Store, node: str, incarnation: str, **wish: Any) -> dict[str, Any]:
     with store.write() as session:
-        return group_maps.claim(session, "d", ClaimBody(session="q", node=node, incarnation=incarnation), 0.0)
+        return group_maps.claim(session, "d", ClaimBody(**{"session": "q", "node": node, "incarnation": incarnation, **wish}), 0.0)
 
 
 def test_over_nodes_each_serves_its_part_with_the_disk_that_it_had_and_a_release_is_of_all_parts(over_nodes: Store) -> None:
@@ -77,6 +77,23 @@ def test_over_nodes_each_serves_its_part_with_the_disk_that_it_had_and_a_release
     assert part(over_nodes, "a", "disk of a")["version"] == 1
     with over_nodes.write() as session:
         assert group_maps.release(session, BY, "d", dropped, ["a", "b"])["version"] == 1, "what it dropped was of version 0"
+
+
+def test_with_a_store_over_nodes_another_disk_is_served_and_without_it_not_any_more(over_nodes: Store) -> None:
+    for node in "ab":
+        assert part(over_nodes, node, "first", stored=True)["granted"]
+    assert part(over_nodes, "b", "first")["granted"], "the store may be left out while no disk was lost"
+    assert part(over_nodes, "b", "second", stored=True)["granted"]
+    for node, disk in ("a", "first"), ("b", "first"), ("b", "second"):
+        assert not part(over_nodes, node, disk)["granted"], "b has what came from the store, and that in part"
+        assert part(over_nodes, node, disk, stored=True)["granted"]
+
+
+def test_a_session_over_nodes_that_began_without_a_store_does_not_begin_empty_on_another_disk(over_nodes: Store) -> None:
+    assert part(over_nodes, "a", "first")["granted"]
+    assert not part(over_nodes, "a", "second", stored=True, start_empty=True)["granted"]
+    assert part(over_nodes, "a", "first", stored=True, start_empty=True)["granted"]
+    assert part(over_nodes, "a", "second", stored=True)["granted"], "it asks its store, which lacks the state or not"
 
 
 def test_homes_are_bounded_and_a_dropped_session_makes_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

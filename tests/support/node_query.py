@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tests.conftest import wait_until
 from tests.support.nodes import Nodes
@@ -26,13 +27,13 @@ PARTITIONS = 2
 
 
 class Query:
-    """A query on the deployment `count`, whose tasks run on any of the nodes."""
+    """A query on the deployment `count`, whose tasks run on any of the nodes. `store`: that of its state."""
 
-    def __init__(self, cluster: Nodes, session: str) -> None:
+    def __init__(self, cluster: Nodes, session: str, store: Path | None = None) -> None:
         self._cluster, self.counts, self._epoch = cluster, Counter[int](), -1
         self.orders = random.Random(session)
         self.version = int(cluster.client.deployment("count")["version"])
-        self._jobs = [Job("", "count", session, tls=cluster.tls) for _ in range(PARTITIONS)]
+        self._jobs = [Job("", "count", session, tls=cluster.tls, store=store) for _ in range(PARTITIONS)]
         self.job = self._jobs[0]
 
     def epoch(self, node: str, *, version: int = 0, wait_s: float = 0.0) -> None:
@@ -57,7 +58,7 @@ class Query:
 
         def task(partition: int) -> list[int]:
             job, answers = self._jobs[partition], list[int]()
-            mine = [[a for a in batch if a % PARTITIONS == partition] for batch in batches]
+            mine = [[a for a in batch if job.partition_of(a, PARTITIONS) == partition] for batch in batches]
 
             def succeeded() -> bool:
                 try:
@@ -75,7 +76,7 @@ class Query:
 
         with ThreadPoolExecutor(PARTITIONS) as pool:
             for partition, answers in enumerate(pool.map(task, range(PARTITIONS))):
-                wanted = [n for a, n in zip(places, expected, strict=True) if a % PARTITIONS == partition]
+                wanted = [n for a, n in zip(places, expected, strict=True) if self.job.partition_of(a, PARTITIONS) == partition]
                 assert [b % 1000 for b in answers] == wanted, f"epoch {self._epoch}, partition {partition}"
                 assert {b // 1000 for b in answers} <= {self.version, self.version - 1}
         assert not strikes
@@ -89,6 +90,17 @@ class Query:
         """Restart the query."""
         for job in self._jobs:
             job.restart()
+
+    def run_again(self) -> None:
+        """Restart the query from the same DataFrame: another run of its plan."""
+        for job in self._jobs:
+            job.run += "+"
+
+    def without_store(self) -> None:
+        """Restart the query without its store."""
+        self.restart()
+        for job in self._jobs:
+            job.store = None
 
     def dies(self, node: str, ended: list[int], strike: Callable[[], None]) -> None:
         """Run the next epoch: an attempt dies once these slots have answered its END, then `strike` is called, then the task runs again."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from tests.support.attempt import T0
+from udo_interface.key_groups import partition_of
 from udo_interface.lane import Collector, Sender
 from udo_interface.opening import KeyedCall, Request, conversations
 from udo_interface.split import SplitExchange
+from udo_interface.store import SessionStore, StoreLocation
+from udo_interface.store_lane import StoreLane
 from udo_protocol.certificates import Tls
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.queue.frame import Kind
@@ -21,10 +25,19 @@ Lanes = list[tuple[Sender, Collector]]
 
 
 class Job:
-    """The epochs of one query, on a single partition by default. Each attempt gets a higher number."""
+    """The epochs of one query, on a single partition by default. Each attempt gets a higher number. `store`: that of its state."""
 
-    def __init__(self, node: str, deployment: str = "d", session: str = "q", *, times: bool = False, tls: Tls | None = None) -> None:
-        self._tls, self.wait_s = tls, 0.0
+    def __init__(
+        self,
+        node: str,
+        deployment: str = "d",
+        session: str = "q",
+        *,
+        times: bool = False,
+        tls: Tls | None = None,
+        store: Path | None = None,
+    ) -> None:
+        self._tls, self.store, self.wait_s = tls, store, 0.0
         self.node, self._deployment, self._session, self._attempts = node, deployment, session, 0
         columns = [("a", pa.int64()), ("t", pa.timestamp("us"))] if times else [("a", pa.int64())]
         self._sent = pa.schema([*columns, (GROUP_COLUMN, pa.int32())])
@@ -37,11 +50,16 @@ class Job:
         self.run = f"r{self.plan}"
 
     def request(self, epoch: int, partition: int = 0, partitions: int = 1, **keyed: Any) -> Request:
-        """A task's request; partition p answers for the groups g with g % partitions == p."""
+        """A task's request."""
         self._attempts += 1
-        groups = tuple(g for g in range(KEY_GROUPS) if g % partitions == partition)
-        call = KeyedCall(self.run, "c", groups, plan=self.plan, **keyed)
+        groups = tuple(g for g in range(KEY_GROUPS) if self.partition_of(g, partitions) == partition)
+        call = KeyedCall(self.run, "c", groups, plan=self.plan, **{"stored": self.store is not None, **keyed})
         return Request(self._deployment, self._session, partition, self._attempts, epoch, keyed=call)
+
+    def partition_of(self, key: int, partitions: int) -> int:
+        """The partition that answers for a key: with a store that of Spark, else one that is easy to tell."""
+        group = key % KEY_GROUPS
+        return group % partitions if self.store is None else partition_of(group, partitions)
 
     def batch(self, keys: Sequence[int], second: float = 0.0) -> pa.RecordBatch:
         """Events of these keys, all at that second since T0 if events have a time."""
@@ -54,8 +72,12 @@ class Job:
         """Run a whole attempt; return all answers, those of its timers last."""
         with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
             exchange = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
-            items = ((self.batch(keys, second), None) for keys in batches)
-            return [b for _, answer in exchange.run(items) for b in answer.column(0).to_pylist()]
+            answers = exchange.run((self.batch(keys, second), None) for keys in batches)
+            if self.store is not None:
+                store = SessionStore(StoreLocation(str(self.store), (("a", "int64"),)), self._deployment, self._session)
+                assert opened.stamp is not None
+                answers = StoreLane(store, exchange, opened.place, opened.stamp, where.get("partitions", 1), self.plan).around(answers)
+            return [b for _, answer in answers for b in answer.column(0).to_pylist()]
 
     def forges(self, epoch: int, kind: Kind, groups: Sequence[int]) -> None:
         """Send the first slot a frame of this kind in a new attempt."""

@@ -90,3 +90,17 @@ def test_a_query_counts_once_while_its_key_groups_move_between_nodes(spark: Spar
     stream.check()
     assert moved.result() > EPOCHS
     wait_until(lambda: all(cluster.events(n, "wide") for n in "ab"), 20, "events on both nodes")
+
+
+def test_a_query_with_a_store_goes_on_when_either_node_has_lost_its_disk(spark: SparkSession, cluster: Nodes, tmp_path: Path) -> None:
+    """Between two batches, and after the query was restarted; also the node that orders its runs."""
+    stream = Stream(spark, tmp_path, "wide", store=str(tmp_path / "store"))
+    for lost in ("", "b", "a", "b"):
+        if lost:
+            cluster.lose(lost, disk=True)
+            cluster.start(lost)
+            wait_until(lambda: cluster.offers("c", "wide"), 60, "all slots to be there again")
+        for _ in range(2):
+            stream.add(1000)
+        stream.run()
+    stream.check()

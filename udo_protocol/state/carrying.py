@@ -55,17 +55,32 @@ def taken(state: Connection, prefix: str) -> int:
     return int(state.call("GET", f"{prefix}taken") or 0)
 
 
-def take(state: Connection, prefix: str, version: int, copy: str, carried: Iterable[Carried]) -> None:
-    """Write `carried` to the slot, durably; `copy`: a name that no other copy has. ProtocolError if a part is missing.
+def copied(state: Connection, prefix: str, version: int, copy: str, carried: Iterable[Carried]) -> str:
+    """Write `carried` beside the slot's keys, under the name `copy`, which no other copy has; returns that name.
 
-    If the slot has received that version before, `carried` is not read.
+    If the slot has received that version before, `carried` is not read, and the name is ''.
     """
-    whole = is_taken(state, prefix, version)
-    if not whole:
-        for name, value in carried:
-            state.call("RESTORE", f"{prefix}taking:{copy}:{name}", _COPY_MS, value, "REPLACE")
-    if not whole and state.call("FCALL", "udo_take", 1, prefix, copy, version) < 0:
+    if is_taken(state, prefix, version):
+        return ""
+    for name, value in carried:
+        state.call("RESTORE", f"{prefix}taking:{copy}:{name}", _COPY_MS, value, "REPLACE")
+    return copy
+
+
+def take(state: Connection, prefix: str, version: int, copy: str) -> None:
+    """Give the slot what was copied under that name, durably; '': it has it. ProtocolError if a part is missing."""
+    if copy and state.call("FCALL", "udo_take", 1, prefix, copy, version) < 0:
         raise ProtocolError(f"what was handed over to {prefix} by version {version} of the group map has come in part; expected all of it")
+    _durable(state)
+
+
+def leave_out(state: Connection, prefix: str, version: int) -> None:
+    """Count that version as received, durably, without what was handed over."""
+    state.call("SET", f"{prefix}taken", version)
+    _durable(state)
+
+
+def _durable(state: Connection) -> None:
     if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
         raise ServerLost(f"the state server on {state.path} did not make what was handed over durable within {_SYNC_MS} ms")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
+from udo_protocol.limits import RUNS_OF_A_PLAN
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
@@ -146,6 +147,20 @@ def run_order(state: Connection, prefix: str, session: str, run: str, call: str 
             f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
         )
     return int(order)
+
+
+def has_runs(state: Connection, prefix: str, session: str) -> bool:
+    """Whether the slot knows of a run of the session."""
+    return bool(state.call("EXISTS", f"{prefix}runs:{session}"))
+
+
+def order_after(state: Connection, prefix: str, session: str, plan: int) -> None:
+    """Order all runs that are first seen from now on after those of plans below `plan`, unless runs of the session are known.
+
+    Other slots may have been told the numbers of runs that this one, having lost its disk, does not know.
+    """
+    before = f"{plan * RUNS_OF_A_PLAN} 0 "  # as of a run without a name, of a plan before all others
+    replication.write(state, prefix, [("HSETNX", f"{prefix}runs:{session}", "", before)])
 
 
 def runs(state: Connection, prefix: str) -> dict[str, dict[str, str]]:

@@ -1,0 +1,164 @@
+"""A keyed deployment over nodes whose queries have a store: a node that loses its disk is given its part of the state again."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from threading import Condition
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node_manager.config import DeploymentConfig
+from node_manager.deployments.across import Across
+from node_manager.deployments.between import MoveBetween
+from node_manager.deployments.move_steps import Progress
+from node_manager.deployments.taking import RemoteTaker
+from node_manager.servers import access
+from tests.conftest import wait_until
+from tests.support.node_query import COUNT, KEYED, Query
+from tests.support.nodes import Nodes, nodes
+from tests.support.seeds import seeds
+from udo_protocol import ranges
+from udo_protocol.errors import StateElsewhere
+from udo_protocol.queue.keys import prefix
+from udo_protocol.state import carrying, moving
+from udo_protocol.state.carrying import Carried
+from udo_protocol.state.moving import Intent
+
+pytestmark = pytest.mark.long
+GROUPS = range(20)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    """Nodes a and b with the slots of `count`, of which a has two, also the one that orders the runs; and c, which has none."""
+    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
+    with nodes(top, "a", "b", "c", listening="ab") as made:
+        made.deploy("count", COUNT.format(version=1), slots=3, **KEYED)
+        yield made
+    shutil.rmtree(top, ignore_errors=True)
+
+
+def lose(c: Nodes, node: str) -> None:
+    """Kill all of a node, remove its disk, and start it again."""
+    c.lose(node, disk=True)
+    c.start(node)
+
+
+def where(c: Nodes) -> dict[str, set[int]]:
+    return {n: {g for shown in c.groups(n, "count") for g in ranges.parsed(shown, 128)} for n in "ab"}
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk(cluster: Nodes, tmp_path: Path, lost: str) -> None:
+    query = Query(cluster, f"lost {lost}", tmp_path / "store")
+    query.epoch("c", wait_s=60)
+    query.run_again()  # a second run of the same plan: the node that knew the order of the two is lost
+    query.epoch("a")
+    lose(cluster, lost)
+    query.tried("cb", lambda: None)
+    query.run_again()
+    query.tried("ba", lambda: None)
+    query.tried("cc", partial(lose, cluster, lost))
+    query.tried("bc", lambda: None)
+    query.restart()
+    query.epoch("a")
+    query.without_store()
+    with pytest.raises(StateElsewhere, match="call the operator with the same store= as before"):
+        query.epoch("b")
+
+
+class Mover:
+    """Moves GROUPS from a to b step by step, in place of a's manager."""
+
+    def __init__(self, cluster: Nodes) -> None:
+        self._cluster = cluster
+        self.version, self.carried = 0, list[Carried]()
+
+    def step(self, steps: int) -> list[str]:
+        """Kill a's manager, and do so many steps; return them. What has been handed over is copied."""
+        c, daemon = self._cluster, self._cluster.daemons["a"]
+        numbers = [s.slot for s in daemon.api.status().slots if s.deployment == "count"]
+        own = [SimpleNamespace(number=n, prefix=prefix("count", n)) for n in numbers]
+        deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])
+        daemon.kill()
+        with (
+            contextlib.closing(access.connect(daemon.home, "state")) as state,
+            contextlib.closing(access.connect(daemon.home, "queue")) as queue,
+        ):
+            intent = Intent(tuple(GROUPS), 0, "direct", node="b")
+            moving.note(state, own[0].prefix, intent)
+            mover = MoveBetween(deployment, self._across(), c.client, self._taker, Condition(), lambda: False)
+            done = []
+            for step in islice(mover.steps(state, queue, intent, Progress(0, len(GROUPS))), steps):
+                done.append(step)
+                if step == "handed over":
+                    pending = c.client.deployment("count")["placement"]["moving"]
+                    self.version = int(pending["version"])
+                    self.carried = list(carrying.handed_over(state, own[0].prefix, self.version))
+        return done
+
+    def again(self) -> None:
+        """Bring b what was handed over, and let it adopt that, once more."""
+        taker = self._taker("b")
+        taker.take("count", 0, self.version, iter(self.carried))
+        taker.adopt("count", 0, self.version, self._cluster.client.deployment("count")["placement"])
+
+    def _across(self) -> Across:
+        c = self._cluster
+        return Across("a", c.daemons["a"].home, c.tls, c.registry.token)
+
+    def _taker(self, node: str) -> RemoteTaker:
+        return RemoteTaker(self._across().connect(node))
+
+
+def settled(c: Nodes, back: bool = True) -> None:
+    """Wait until no move is under way, then move GROUPS back to a."""
+    wait_until(lambda: not c.client.deployment("count")["placement"].get("moving"), 60, "the move to be done")
+    wait_until(lambda: all(c.offers(n, "count") for n in "abc"), 60, "all nodes to serve")
+    if back:
+        *_, last = c.daemons["c"].api.move_groups("count", GROUPS, 0, node="a", wait_s=60)
+        assert last.done and where(c)["a"] >= set(GROUPS)
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_whichever_disk_is_lost_between_any_two_steps_of_a_move_no_event_is_lost_and_the_next_move_is_possible(
+    cluster: Nodes, tmp_path: Path, seed: int
+) -> None:
+    orders, query, seen = random.Random(seed), Query(cluster, f"steps {seed}", tmp_path / "store"), set[str]()
+    query.epoch("a", wait_s=60)
+    for steps, lost in enumerate(orders.sample(["a", "b"] * 5, 10)):
+        mover = Mover(cluster)
+
+        def strike(lost: str = lost, steps: int = steps, mover: Mover = mover) -> None:
+            seen.update(mover.step(steps))
+            lose(cluster, lost)
+            if lost != "a":
+                cluster.start("a")
+
+        query.tried("".join(orders.choices("abc", k=2)), strike)
+        settled(cluster)
+        query.tried("".join(orders.choices("abc", k=2)), lambda: None)
+    assert {"ready", "begun", "noted", "handed over", "taken", "in force", "adopted", "forgotten"} <= seen
+
+
+def test_groups_that_are_brought_once_more_to_a_node_without_its_former_disk_replace_nothing_newer(cluster: Nodes, tmp_path: Path) -> None:
+    query, mover = Query(cluster, "late", tmp_path / "store"), Mover(cluster)
+    query.epoch("a", wait_s=60)
+    assert mover.step(7)[-1] == "adopted", "and then the manager goes on"
+    cluster.start("a")
+    settled(cluster, back=False)
+    query.tried("ca", lambda: None)
+    lose(cluster, "b")
+    query.tried("ca", lambda: None)
+    query.tried("ca", mover.again)
+    query.tried("bc", lambda: None)
+    settled(cluster)
