@@ -112,7 +112,7 @@ class Copies:
                     raise Unavailable(
                         f"node {self._across.node} is to have slot {place} of deployment {name!r}, and has lost the disk with its state. "
                         "If no replica is left, the query cannot go on: undeploy it (udo undeploy --drop-state), deploy it again, and "
-                        "restart the query with a new checkpoint"
+                        "restart the query with a new checkpoint; a query with store= goes on from its store"
                     )
                 if copies.terms[place] != FIRST_VERSION and (follower := self._following.pop(key, None)) is not None:
                     follower.stop()

@@ -27,7 +27,7 @@ from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.seeds import seeds
 from udo_protocol import ranges
-from udo_protocol.errors import StateElsewhere
+from udo_protocol.errors import StateElsewhere, UdoError
 from udo_protocol.queue.keys import prefix
 from udo_protocol.state import carrying, moving
 from udo_protocol.state.carrying import Carried
@@ -74,6 +74,43 @@ def test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk(cluster: Nod
     query.without_store()
     with pytest.raises(StateElsewhere, match="call the operator with the same store= as before"):
         query.epoch("b")
+
+
+def test_with_replicas_too_a_query_with_a_store_goes_on_and_when_all_are_lost_once_it_is_deployed_anew(tmp_path: Path) -> None:
+    top = Path(tempfile.mkdtemp(prefix="udo-"))
+    with nodes(top, "a", "b", "c", listening="abc") as made:
+        deployed = partial(made.deploy, "count", COUNT.format(version=1), slots=3, replicas=1, **KEYED)
+        deployed()
+
+        def replicated() -> None:
+            wait_until(lambda: all(made.client.deployment("count")["placement"]["replication"]["counted"]), 60, "all replicas")
+
+        replicated()
+        query = Query(made, "replicated", tmp_path / "store")
+        query.epoch("a", wait_s=60)
+        made.lose("a", disk=True)
+        query.tried("bc", lambda: None)
+        query.run_again()
+        query.tried("cb", lambda: None)
+        made.start("a")
+        replicated()
+        for node in "abc":
+            made.lose(node, disk=True)
+        for node in "abc":
+            made.start(node)
+
+        def refused() -> bool:
+            with pytest.raises(UdoError) as e:
+                made.daemons["b"].api.open_lane("count", "looks", session="looks")
+            return "has lost the disk with its state" in str(e.value) and "a query with store= goes on from its store" in str(e.value)
+
+        wait_until(refused, 60, "the loss to be told")
+        made.client.undeploy("count", drop_state=True)
+        made.client.deploy("count", "count", "1", slots=3, over_nodes=True, replicas=1)
+        wait_until(lambda: made.offers("a", "count"), 60, "the slots to be there")
+        query.restart()
+        query.tried("ca", lambda: None)
+    shutil.rmtree(top, ignore_errors=True)
 
 
 class Mover:
