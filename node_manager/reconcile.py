@@ -147,7 +147,7 @@ class Reconciler:
     def _follow_placements(self) -> None:
         """Follow the registry's decisions about replicas, report the replicas that hold all that was ENDed, and go on with lost moves."""
 
-        lost, again_s = LostMoves(self._manager), POLL_S
+        lost, again_s = LostMoves(self._manager), float(POLL_S)
 
         def follow() -> None:
             nonlocal again_s

@@ -302,7 +302,7 @@ MUTATIONS = {
         "node_manager/deployments/lanes.py",
         "if stored and placed is not None and not checkpoints.has_runs(state, slot.prefix, session):",
         "if False:",
-        "node_manager/test_spread_store.py::test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk[a]",
+        "node_manager/test_spread_store.py::test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk",
     ),
     "late-groups-replace-newer-ones": Mutation(
         "node_manager/deployments/taking.py",
