@@ -130,15 +130,15 @@ def record(manager: Manager, name: str, number: int | None, for_s: float, frames
 def _chosen(deployment: NodeDeployment, number: int | None) -> Slot:
     """The slot to record; each has a log of its own."""
     there = {slot.number: slot for slot in deployment.own}
-    numbers = ", ".join(map(str, there))
+    numbers, node = ", ".join(map(str, there)), deployment.slot.node.settings.node
     if number is None and len(there) > 1:
         raise UsageError(
-            f"deployment {deployment.name!r} has the slots {numbers} on this node; expected the number of one, since a recording is of one "
-            f"slot: --slot {next(iter(there))}. Which key groups each has: udo status"
+            f"deployment {deployment.name!r} has the slots {numbers} on node {node}; expected the number of one, since a recording is of "
+            f"one slot: --slot {next(iter(there))}. Which key groups each has: udo status"
         )
     found = deployment.slot if number is None else there.get(number)
     if found is None:
-        raise NotFound(f"deployment {deployment.name!r} has no slot {number} on this node; it has {numbers}")
+        raise NotFound(f"deployment {deployment.name!r} has no slot {number} on node {node}; it has {numbers}")
     return found
 
 

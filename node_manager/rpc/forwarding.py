@@ -21,12 +21,14 @@ from udo_protocol.node.peers import NODE_HEADER, PEER_HEADER, is_peer
 
 # Answered to every caller with a certificate.
 FOR_ALL = {"OpenLane", "Check", "Watch"}  # the last two are gRPC's health service
-PASSED_ON = {"Status", "Stats", "Signals", "Decisions", "Usage", "Logs", "StateList", "StateExport", "StateDrop"}
+PASSED_ON = {"Status", "Stats", "Signals", "Decisions", "Usage", "Logs", "StateList", "StateExport", "StateDrop", "Record"}
 PASSED_ON |= {"DeadList", "DeadDrop", "DeadReplay", "DeadAmend"}
 # For moves of key groups between nodes (node_manager/deployments/taking.py), and for draining a node.
 STEPS = {"MoveGroups", "ReadyToTake", "TakeGroups", "AdoptGroups", "Places", "HandOverRuns", "TakeRuns"}
 # For imports over nodes (node_manager/rpc/state_across.py).
 STEPS |= {"StateImport"}
+# For diffs over nodes (node_manager/rpc/diff_across.py).
+STEPS |= {"Diff"}
 # For replicas (node_manager/replicas).
 STEPS |= {"CopySlot", "FollowSlot"}
 if TYPE_CHECKING:

@@ -22,12 +22,14 @@ from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.rpc import control_service, dead_service, move_service, record_service, replica_service, state_service
+from node_manager.rpc.diff_across import diff_across
 from node_manager.rpc.forwarding import Forwarding
 from node_manager.rpc.lane_across import open_across
 from node_manager.rpc.slot_status import connected, group_map_of, look, slot_stats, slot_status
 from node_manager.rpc.state_across import export_across, import_across
 from node_manager.rpc.wire import stream, unary
 from node_manager.slots.loading import Wanted
+from node_manager.trials.mirrors import MirrorFindings
 from udo_protocol import supervised
 from udo_protocol.errors import NodeAway, NotFound, Unavailable, UsageError
 from udo_protocol.formats.schema import to_ipc
@@ -229,9 +231,13 @@ class NodeService(rpc.NodeManagerServicer):
     def Diff(self, request: pb.DiffRequest, context: grpc.ServicerContext) -> Iterator[pb.DiffEvent]:
         stop = threading.Event()
         context.add_callback(stop.set)
-        r = request
-        for found in self._manager.diff(r.name, r.version, r.digest, r.for_ms / 1000, r.examples, stop):
+        placed = None if request.here else self._manager.across.find(request.name)
+        diff = self._diff(request, stop) if placed is None else diff_across(self._manager.across, placed, request, self._diff, stop)
+        for found in diff:
             yield pb.DiffEvent(report_json=json.dumps(found.report), examples_json=found.examples)
+
+    def _diff(self, request: pb.DiffRequest, stop: threading.Event) -> Iterator[MirrorFindings]:
+        return self._manager.diff(request.name, request.version, request.digest, request.for_ms / 1000, request.examples, stop)
 
     @unary
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:

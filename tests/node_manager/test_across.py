@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 from udo_runtime.state.codec import unpack
 
+from node_manager.servers import access
 from tests.conftest import bound, patience, wait_until
-from tests.node_manager.conftest import add
+from tests.node_manager.conftest import Daemon, add
 from tests.support.canaries import Watched
 from tests.support.diffs import Running
 from tests.support.keyed_node import exported
@@ -241,6 +243,13 @@ def test_what_a_node_was_told_of_the_others_outlives_it_without_the_registry(clu
     cluster.start_registry()
 
 
+def mirrors(daemon: Daemon, deployment: str) -> list[int]:
+    """Return the number of instances that compare their answers in each of the deployment's slots on a node."""
+    slots = [s.slot for s in daemon.api.status().slots if s.deployment == deployment]
+    with contextlib.closing(access.connect(daemon.home, "queue")) as queue:
+        return [len((queue.call("GET", f"udo:{deployment}:{slot}:mirrors") or b"").split()) // 3 for slot in slots]
+
+
 def test_a_canary_and_a_diff_of_a_keyed_deployment_are_tried_in_the_slots_of_all_nodes(cluster: Nodes) -> None:
     cluster.deploy("tried", COUNT.format(version=1), slots=3, **KEYED)
     job, everywhere = Job(cluster.address("c"), "tried", tls=cluster.tls), [10, 50, 100]
@@ -254,10 +263,16 @@ def test_a_canary_and_a_diff_of_a_keyed_deployment_are_tried_in_the_slots_of_all
 
     cluster.push("tried", "3", COUNT.format(version=2), **KEYED)
     digest = cluster.client.version("tried", "3")["digest"]
-    diffs = [Running(cluster.daemons[node], digest, name="tried").begun() for node in "ab"]
+    diffs = [Running(cluster.daemons[node], digest, name="tried", for_s=15).begun() for node in "ac"]
+    wait_until(lambda: {node: mirrors(cluster.daemons[node], "tried") for node in "ab"} == {"a": [2, 2], "b": [2]}, 30, "all to have begun")
     job.epoch(3, [everywhere])
-    for diff, slots in zip(diffs, (2, 1), strict=True):
-        wait_until(lambda diff=diff, slots=slots: diff.reports[-1]["different"] == slots, 30, "a frame of each slot to differ")  # type: ignore[misc]
+    for diff in diffs:
+        ended = diff.end()
+        assert (ended["different"], ended["outcome"], len(diff.examples)) == (3, "different", 3), ended
+    events = cluster.daemons["b"].api.diff("tried", "", digest, for_s=600)
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    wait_until(lambda: [mirrors(cluster.daemons[node], "tried") for node in "ab"] == [[0, 0], [0]], 30, "the diff to end everywhere")
     cluster.client.undeploy("tried", drop_state=True)
 
 

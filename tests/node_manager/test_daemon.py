@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from node_manager.servers import access
+from tests.conftest import bound
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import Conflict, NotFound, OperatorError, SchemaError
 from udo_protocol.formats.schema import parse_schema, to_ipc
@@ -120,3 +123,23 @@ def test_an_undeployed_operator_is_gone_with_all_its_keys(daemon: Daemon, lane: 
 def test_an_operator_for_another_python_is_refused_by_name(daemon: Daemon) -> None:
     with pytest.raises(OperatorError, match="packaged for cp27 .* this node runs cp3"):
         daemon.deploy(add(1), python_tag="cp27")
+
+
+INTERRUPTED = """
+import sys
+import grpc._channel
+from udo_protocol.node.api import connect_node
+def interrupted(*_):
+    raise KeyboardInterrupt
+grpc._channel._run_channel_spin_thread = interrupted  # as by Ctrl-C at this moment
+try:
+    list(connect_node(sys.argv[1]).logs("d"))
+except BaseException as e:
+    print(type(e).__name__)
+"""
+
+
+def test_a_command_that_is_interrupted_just_as_it_begins_to_read_a_stream_ends(daemon: Daemon) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(daemon.home / "node.sock")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=bound(30), check=True)
+    assert done.stdout.split() in (["NotFound"], ["KeyboardInterrupt"])

@@ -8,7 +8,9 @@ import re
 import shutil
 import ssl
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +141,29 @@ def test_sessions_figures_and_logs_of_another_node_are_asked_for_by_name(cluster
     assert "keys on node b" in udo("undeploy", "count", code=4), "what node b holds is known from here"
 
 
-def test_what_no_node_asks_another_one_for_is_refused_and_one_that_is_away_is_named(cluster: Nodes, udo: Udo, tmp_path: Path) -> None:
+def test_a_slot_of_another_node_is_recorded_by_the_nodes_name(cluster: Nodes, udo: Udo, tmp_path: Path) -> None:
+    query, over = Query(cluster, "recorded"), threading.Event()
+    query.epoch("a")
+
+    def go_on() -> None:
+        while not over.is_set():
+            query.epoch("a")
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(go_on)
+        try:
+            made = udo("record", "count", "--for", "60s", "--frames", "1", "-o", tmp_path / "r", "--node", "b")
+        finally:
+            over.set()
+    asking.result()
+    assert (made["node"], made["frames"], made["sessions"] > 0) == ("b", 1, True)
+    assert "no slot 7 on node b" in udo("record", "count", "--for", "1s", "-o", tmp_path / "s", "--node", "b", "--slot", "7", code=3)
+
+
+def test_what_no_node_asks_another_one_for_is_refused_and_one_that_is_away_is_named(cluster: Nodes) -> None:
     a = cluster.daemons["a"].api
     with pytest.raises(UsageError, match="Undeploy is not passed on to node b: run the command on its host"):
         a.on("b").undeploy("picky")
     with pytest.raises(NodeAway, match="does not know the address of node nobody"):
         a.on("nobody").status()
-    assert "not passed on" in udo("record", "count", "--for", "1s", "-o", tmp_path / "r", "--node", "b", code=2)
     assert a.on("a").status().node == "a"

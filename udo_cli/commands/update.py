@@ -31,9 +31,7 @@ _EXAMPLES_KEPT = 1000
 @given.options
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable, secret or file of the deployment.")
 @base.wait_option("Seconds that the new version may take to become ready.", least=1)
-@click.option(
-    "--diff", is_flag=True, help="Only compare the answers of VERSION with those of the serving version, on this node; nothing changes."
-)
+@click.option("--diff", is_flag=True, help="Only compare the answers of VERSION with those of the serving version; nothing changes.")
 @click.option(
     "--canary",
     type=trial.share,

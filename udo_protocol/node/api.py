@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +31,8 @@ _METADATA_BYTES = 64 << 10
 # A dead letter holds a whole event, which may be as large as a frame, twice over.
 _MESSAGE_BYTES = 256 << 20
 _OPTIONS = [
+    # Else Ctrl-C just before gRPC starts its thread for a stream leaves a call that nobody ends, and closing the channel hangs.
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
     ("grpc.max_metadata_size", _METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -125,7 +127,7 @@ class NodeClient:
         except grpc.RpcError as e:
             raise self._error(e) from None
 
-    def _stream(self, method: str, request: Any, timeout_s: float | None) -> Iterator[Any]:
+    def _stream(self, method: str, request: Any, timeout_s: float | None) -> Generator[Any, None, None]:
         call = None
         try:
             call = getattr(self._stub(), method)(request, timeout=timeout_s, metadata=self._shown)
@@ -137,7 +139,7 @@ class NodeClient:
                 call.cancel()
 
     def on(self, node: str) -> NodeClient:
-        """A client of the named node, by way of this one: for figures, logs, state and dead letters; UsageError for other calls."""
+        """A client of the named node, by way of this one: for figures, logs, state, recordings and dead letters; UsageError for others."""
         other = copy.copy(self)
         other._shown = ((NODE_HEADER, node),)
         return other
@@ -275,8 +277,13 @@ class NodeClient:
         self._call("TakeRuns", request, _MARGIN_S * 3)
 
     def diff(self, name: str, version: str, digest: str = "", *, for_s: float, examples: int = 1000) -> Iterator[pb.DiffEvent]:
-        """Compare a version with the serving one on this node for `for_s`, without affecting it; closing the iterator ends it early."""
-        request = pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples)
+        """Compare a version with the serving one for `for_s`, without affecting it; closing the iterator ends it early.
+
+        In the slots of this node; of a deployment over nodes, in those of all its nodes."""
+        return self.forward_diff(pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples))
+
+    def forward_diff(self, request: pb.DiffRequest) -> Generator[pb.DiffEvent, None, None]:
+        """Forward a `diff` that another node received."""
         return self._stream("Diff", request, None)
 
     def status(self) -> pb.StatusReply:

@@ -351,18 +351,20 @@ class TakeRunsReply(_message.Message):
     def __init__(self) -> None: ...
 
 class DiffRequest(_message.Message):
-    __slots__ = ("name", "version", "digest", "for_ms", "examples")
+    __slots__ = ("name", "version", "digest", "for_ms", "examples", "here")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     FOR_MS_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     digest: str
     for_ms: int
     examples: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., for_ms: _Optional[int] = ..., examples: _Optional[int] = ...) -> None: ...
+    here: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., for_ms: _Optional[int] = ..., examples: _Optional[int] = ..., here: _Optional[bool] = ...) -> None: ...
 
 class DiffEvent(_message.Message):
     __slots__ = ("report_json", "examples_json")
