@@ -196,6 +196,59 @@ def test_a_session_is_exported_as_it_is_at_one_moment_while_its_query_goes_on(cl
     assert shown["keys"] == len(query.keys) and shown["entries"] == [{"key": 7, "state": {"n": query.counts[7]}, "group": 7}]
 
 
+# Reads state of the next version, and of the present one only if it migrates.
+NEXT = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        yield {"b": 0}
+    def migrate(self, old, from_version):
+        if old["n"] > LIMIT: raise ValueError(f"{old['n']} is too many")
+        return old
+"""
+MANIFEST = """
+name = "count"
+version = "9"
+entry = "op:run"
+key = "a"
+state_version = 1
+migrates_from = [0]
+[input]
+a = "int64"
+[output]
+b = "int64"
+"""
+
+
+def test_the_commands_that_read_and_write_a_whole_session_do_so_on_all_nodes(cluster: Nodes, tmp_path: Path) -> None:
+    query, file, code = Query(cluster, "commanded"), tmp_path / "commanded.state", tmp_path / "next"
+    query.epoch("b")
+    query.epoch("b")
+    assert udo(cluster, "state", "export", "count", "commanded", file)["keys"] == len(query.keys)
+    assert udo(cluster, "state", "import", file, "count", "copy")["keys"] == len(query.keys)
+    keys = sorted(query.counts)
+    again = Job(cluster.address("c"), "count", "copy", tls=cluster.tls)
+    assert again.epoch(2, [keys]) == [query.version * 1000 + query.counts[k] + 1 for k in keys]
+
+    code.mkdir()
+    (code / "operator.toml").write_text(MANIFEST)
+    for most, status in ((1000, 0), (1, 6)):
+        (code / "op.py").write_text(NEXT.replace("LIMIT", str(most)))
+        told = udo(cluster, "push", code, "--check", "count", "--dry-run", "--base", "none", code=status)
+    assert "is too many" in told, "some key of some node has been seen more than once"
+
+    parts = cluster.daemons["c"].api.export_state("count", "commanded")
+    next(parts)
+    parts.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not any(pinned(cluster.daemons[node]) for node in "ab"), 30, "an export that was broken off to hold nothing")
+
+
+def pinned(daemon: Daemon) -> int:
+    """Return the number of savepoints in the slots of a node."""
+    with contextlib.closing(access.connect(daemon.home, "state")) as state:
+        return sum(state.call("HLEN", key) for key in state.call("KEYS", "udo:count:*:savepoints"))
+
+
 def test_a_session_is_imported_into_the_slots_of_all_nodes_and_served_by_none_before_it_is_whole(cluster: Nodes, tmp_path: Path) -> None:
     query, file = Query(cluster, "copied"), tmp_path / "copied.state"
     query.epoch("a")

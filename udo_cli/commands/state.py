@@ -1,4 +1,4 @@
-"""`udo state`: the keyed state of a node's deployments, by session: list, show, export, import, drop, release."""
+"""`udo state`: the keyed state of deployments, by session: list, show, export, import, drop, release."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ udo state release visits 1f2e                      its node is lost for good
 def command(ctx: click.Context) -> None:
     """Inspect the keyed state of deployments, back it up, move it to another query, remove what no query uses.
 
-    A session is the state of one query in one deployment. It is on the node that runs the query's tasks.
+    A session is the state of one query in one deployment. It is on the node that runs the query's tasks; of a deployment over nodes, each
+    node with slots has a part. The commands show, export, import and drop it as a whole, whichever of these nodes they ask.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
