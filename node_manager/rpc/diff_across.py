@@ -31,7 +31,7 @@ def diff_across(across: Across, placed: Placement, request: pb.DiffRequest, here
 
 def _there(across: Across, node: str, request: pb.DiffRequest, stop: Event) -> Iterator[MirrorFindings]:
     try:
-        events = across.connect(node).forward_diff(request)
+        events = across.connect(node).passed_on("Diff", request, None, streamed=True)
         try:
             for event in events:  # about one a second
                 yield MirrorFindings(json.loads(event.report_json), list(event.examples_json))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import socket
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -127,7 +127,7 @@ class NodeClient:
         except grpc.RpcError as e:
             raise self._error(e) from None
 
-    def _stream(self, method: str, request: Any, timeout_s: float | None) -> Generator[Any, None, None]:
+    def _stream(self, method: str, request: Any, timeout_s: float | None) -> Iterator[Any]:
         call = None
         try:
             call = getattr(self._stub(), method)(request, timeout=timeout_s, metadata=self._shown)
@@ -232,9 +232,7 @@ class NodeClient:
     def move_groups(
         self, name: str, groups: Iterable[int], to: int, strategy: str = "", wait_s: float = 120.0, node: str = ""
     ) -> Iterator[pb.MoveEvent]:
-        """Move key groups to slot `to` of the deployment; the last event is `done`. WaitTimeout after `wait_s`; the move continues.
-
-        `node`: the node that has the slot, for a deployment over nodes."""
+        """Move key groups to slot `to` (over nodes: of `node`); the last event is `done`. WaitTimeout after `wait_s`; the move continues."""
         moved = pb.MoveGroupsRequest(deployment=name, groups=groups, to_slot=to, strategy=strategy, to_node=node)
         moved.wait_ms = round(wait_s * 1000)
         return self.forward_move(moved)
@@ -277,13 +275,8 @@ class NodeClient:
         self._call("TakeRuns", request, _MARGIN_S * 3)
 
     def diff(self, name: str, version: str, digest: str = "", *, for_s: float, examples: int = 1000) -> Iterator[pb.DiffEvent]:
-        """Compare a version with the serving one for `for_s`, without affecting it; closing the iterator ends it early.
-
-        In the slots of this node; of a deployment over nodes, in those of all its nodes."""
-        return self.forward_diff(pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples))
-
-    def forward_diff(self, request: pb.DiffRequest) -> Generator[pb.DiffEvent, None, None]:
-        """Forward a `diff` that another node received."""
+        """Compare a version with the serving one in all slots, over nodes on all of them; closing the iterator ends it before `for_s`."""
+        request = pb.DiffRequest(name=name, version=version, digest=digest, for_ms=round(for_s * 1000), examples=examples)
         return self._stream("Diff", request, None)
 
     def status(self) -> pb.StatusReply:
