@@ -232,7 +232,7 @@ class NodeClient:
     def move_groups(
         self, name: str, groups: Iterable[int], to: int, strategy: str = "", wait_s: float = 120.0, node: str = ""
     ) -> Iterator[pb.MoveEvent]:
-        """Move key groups to slot `to` (over nodes: of `node`); the last event is `done`. WaitTimeout after `wait_s`; the move continues."""
+        """Move key groups to slot `to` (over nodes: of `node`); the last event is `done`. WaitTimeout after `wait_s`; the move goes on."""
         moved = pb.MoveGroupsRequest(deployment=name, groups=groups, to_slot=to, strategy=strategy, to_node=node)
         moved.wait_ms = round(wait_s * 1000)
         return self.forward_move(moved)
