@@ -79,7 +79,7 @@ def test_what_an_operator_starts_has_nothing_of_the_runtimes_way_to_end(ask: Ask
         "forked exits": 7,
         "forked returns": 0,
         "child answers": 5,
-        "ignored signals": "",
+        "ignored signals": [],
     }
     assert ask(*ends) == ends
 
@@ -87,11 +87,11 @@ def test_what_an_operator_starts_has_nothing_of_the_runtimes_way_to_end(ask: Ask
 def test_an_operator_on_trial_ignores_no_signal_although_the_trial_runs_under_nohup(tmp_path: Path) -> None:
     python(tmp_path / "operator", FINDS)
     asked: list[dict[str, Any]] = [{"asked": "ignored signals"}]
-    assert Trial(tmp_path / "home").answers(tmp_path / "operator", asked, **{**NUMBERS, **SCHEMAS}) == [{"answer": "''"}]
+    assert Trial(tmp_path / "home").answers(tmp_path / "operator", asked, **{**NUMBERS, **SCHEMAS}) == [{"answer": "[]"}]
     shell = Shell(tmp_path / "home")
     command = ["sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh", *shell.command("test", tmp_path / "operator", "--json")]
     done = subprocess.run(command, env=shell.environment(), capture_output=True, text=True, timeout=bound(120), check=False)
-    assert json.loads(done.stdout)["answers"] == [{"answer": "''"}], done.stderr
+    assert json.loads(done.stdout)["answers"] == [{"answer": "[]"}], done.stderr
 
 
 def test_its_user_has_a_name_and_a_home_it_knows_whom_to_trust_and_text_hashes_alike_everywhere(ask: Ask) -> None:
