@@ -69,12 +69,146 @@ given out) and, during the migration from an older format, `udo:migrated` (set: 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from udo_protocol.errors import Conflict
+
 HEARTBEAT = "udo:heartbeat"
 INCARNATION = "udo:incarnation"
 FORMAT = "udo:format"
 MIGRATED = "udo:migrated"
 REPLICAS = "udo:replicas"
 REPLICA_NUMBERS = "udo:replica-numbers"
+
+# Without wildcards, which would give access to other slots, and in the one form that a number has.
+_PREFIX = re.compile(r"udo:([^:*?\[\]\\\s]+):(0|[1-9][0-9]*):")
+
+
+class _Key:
+    """A key by its name below the prefix."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: StateKeys, _: type[StateKeys]) -> str:
+        return keys.prefix + self._name
+
+
+class _KeyOf:
+    """A key of each lane, instance, session or piece, by the name of its kind below the prefix."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __get__(self, keys: StateKeys, _: type[StateKeys]) -> Callable[[str], str]:
+        start = f"{keys.prefix}{self._kind}:"
+        return lambda name: start + name
+
+
+@dataclass(frozen=True)
+class StateKeys:
+    """The keys of state, which a savepoint repeats below a prefix of its own. The table above says what each holds."""
+
+    prefix: str
+
+    sessions = _Key("sessions")
+    manifest = _KeyOf("m")
+    dead = _Key("dead")
+    pending = _Key("pending")
+    replay = _Key("replay")
+
+    def __str__(self) -> str:
+        return self.prefix
+
+    def named(self, name: str) -> str:
+        """The key of that name, e.g. one that another node sent."""
+        return f"{self.prefix}{name}"
+
+
+@dataclass(frozen=True, init=False)
+class SlotKeys(StateKeys):
+    """The keys of one slot, all of them below its prefix. The functions of udo_protocol/lua get the prefix itself as their key."""
+
+    deployment: str
+    number: int
+
+    log = _Key("in")
+    sizes = _Key("sizes")
+    retained_bytes = _Key("bytes")
+    base = _Key("base")
+    emitted = _Key("emitted")
+    owner = _Key("owner")
+    tokens = _Key("tokens")
+    route = _Key("route")
+    parked = _Key("parked")
+    lanes = _Key("lanes")
+    waiting = _Key("waiting")
+    bell = _KeyOf("bell")
+    lane = _KeyOf("lane")
+    out = _KeyOf("out")
+    failed = _Key("failed")
+    used = _KeyOf("used")
+    ready = _KeyOf("ready")
+    stats = _KeyOf("stats")
+    mirrors = _Key("mirrors")
+    served = _KeyOf("served")
+    served_bytes = _KeyOf("servedbytes")
+    compared = _KeyOf("compared")
+    differ = _KeyOf("differ")
+    status = _Key("status")
+    behind = _Key("behind")
+    turning = _Key("turning")
+
+    checkpoint = _Key("ckpt")
+    riding = _Key("riding")
+    runs = _KeyOf("runs")
+    homes = _Key("homes")
+    groups = _Key("groups")
+    moving = _Key("moving")
+    taken = _Key("taken")
+    cut = _Key("cut")
+    base_of = _KeyOf("g")
+    changes_of = _KeyOf("d")
+    changelog = _Key("changelog")
+    logged = _Key("logged")
+    readers = _Key("readers")
+    reading = _Key("reading")
+    replicas = _Key("replicas")
+    replicated = _Key("replicated")
+    replog = _Key("replog")
+    replica = _Key("replica")
+    savepoints = _Key("savepoints")
+    savepoint_info = _KeyOf("savepoint")
+
+    def __init__(self, deployment: str, number: int) -> None:
+        for name, value in (("prefix", f"udo:{deployment}:{number}:"), ("deployment", deployment), ("number", number)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def parse(cls, prefix: str) -> SlotKeys:
+        """The keys of the slot with this prefix. Conflict if it is none, or has wildcards."""
+        if not (found := _PREFIX.fullmatch(prefix)):
+            raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
+        return cls(found[1], int(found[2]))
+
+    def schema(self, identity: bytes) -> bytes:
+        """The schema of that id, which is no text."""
+        return f"{self.prefix}schema:".encode() + identity
+
+    def of_mirror(self, instance: str) -> list[str]:
+        """All that a comparing instance has of its own."""
+        kinds = (self.served, self.served_bytes, self.compared, self.differ, self.stats, self.ready, self.bell)
+        return [key(instance) for key in kinds]
+
+    def savepoint(self, name: str) -> StateKeys:
+        """The keys of a savepoint; for an empty name those of the state itself."""
+        return StateKeys(f"{self.savepoint_info(name)}:") if name else self
+
+    def taking(self, copy: str, name: str) -> str:
+        """The copy of a key that comes from another node in a move."""
+        return f"{self.prefix}taking:{copy}:{name}"
 
 
 def prefix(deployment: str, slot: int) -> str:
