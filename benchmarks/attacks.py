@@ -33,7 +33,7 @@ from node_manager.servers import access
 from udo_interface import connect
 from udo_protocol.errors import OperatorError, PeerError, UdoError
 from udo_protocol.formats.manifest import OperatorLimits
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 
 OPERATOR, VICTIM = "attack", "forward"
 # Attacks on the caller: no driver prevents them, the caller's own checks do.
@@ -153,7 +153,7 @@ class Scene:
             "giant_header": {"mebibytes": 64},
             "fork_bomb": {"processes": PROCESSES},
             "memory_bomb": {"mebibytes": MEMORY_MIB},
-            **{attack: {"prefix": prefix(OPERATOR, 0)} for attack in OWN_KEYS},
+            **{attack: {"prefix": SlotKeys(OPERATOR, 0).prefix} for attack in OWN_KEYS},
             "exhaust_disk": {"mebibytes": DISK_MIB, "directories": [".", "/tmp", "/dev/shm", "/var/tmp", str(self.outside)]},
         }
         return {
@@ -161,7 +161,7 @@ class Scene:
             "addresses": sorted({"127.0.0.1", *_own_addresses()}),
             "tcp_port": self.tcp.getsockname()[1],
             "udp_port": self.udp.getsockname()[1],
-            "key": f"{prefix(VICTIM, 0)}schema:{self.token}",
+            "key": f"{SlotKeys(VICTIM, 0)}schema:{self.token}",
             "passwords": list(map(str, passwords)),
             "queue": str(node / "run" / "queue.sock"),
             **places.get(attack, {}),
@@ -193,7 +193,7 @@ def scene(driver: str, sandbox: str, isolation: str) -> Iterator[Scene]:
             p.deploy(operator, operator)
         s = Scene(p, Path(name), tcp, udp)
         with s.queue() as queue:
-            queue.call("SET", f"{prefix(VICTIM, 0)}schema:{s.token}", s.token)
+            queue.call("SET", f"{SlotKeys(VICTIM, 0)}schema:{s.token}", s.token)
         yield s
 
 

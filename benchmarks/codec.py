@@ -24,10 +24,11 @@ from node_manager.servers.binaries import find_server, server_args
 from udo_protocol.limits import INLINE_BYTES
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 
-P = prefix("codec", 0)
+KEYS = SlotKeys("codec", 0)
 TOKEN, LANE, TTL_MS, BOUND = 1, "lane", 600_000, 256 << 20
+LOG, OUT, HEADS = KEYS.log, KEYS.out(LANE), ["MGET", KEYS.base, KEYS.emitted, KEYS.owner]
 # Frames of one event, of a size just sent as a separate payload, and of 10,000 rows of 32 bytes.
 SIZES = (300, 10_000, 320_000)
 ROUNDS, QUICK_ROUNDS = 9, 3
@@ -87,18 +88,18 @@ CLIENTS = {"own": own, "redis_connection": by_connection, "redis_pipeline": by_p
 def frame(ask: Ask, n: int, payload: list[bytes]) -> None:
     """Send a frame, number `n` of the lane and of the log, and collect its answer."""
     size = sum(map(len, payload))
-    accept = ["FCALL", "udo_accept", 1, P, LANE, n, n - 1, 0, size, BOUND, TTL_MS, "", ""]
-    emit = ["FCALL", "udo_emit", 1, P, TOKEN, n, n, 1, BOUND, TTL_MS]
+    accept = ["FCALL", "udo_accept", 1, KEYS.prefix, LANE, n, n - 1, 0, size, BOUND, TTL_MS, "", ""]
+    emit = ["FCALL", "udo_emit", 1, KEYS.prefix, TOKEN, n, n, 1, BOUND, TTL_MS]
     if size < INLINE_BYTES:
         ask([[*accept, payload]])
     else:
-        ask([["MULTI"], ["RPUSH", f"{P}in", payload], accept, ["EXEC"]])
-    ask([["MULTI"], ["MGET", f"{P}base", f"{P}emitted", f"{P}owner"], ["LRANGE", f"{P}in", 0, 15], ["EXEC"]])
+        ask([["MULTI"], ["RPUSH", LOG, payload], accept, ["EXEC"]])
+    ask([["MULTI"], HEADS, ["LRANGE", LOG, 0, 15], ["EXEC"]])
     if size < INLINE_BYTES:
         ask([[*emit, 1, LANE, 1, payload]])
     else:
-        ask([["MULTI"], ["RPUSH", f"{P}out:{LANE}", payload], [*emit, 0, LANE, 1], ["EXEC"]])
-    answers = ask([["LRANGE", f"{P}out:{LANE}", 0, 15], ["LTRIM", f"{P}out:{LANE}", 1, -1]])
+        ask([["MULTI"], ["RPUSH", OUT, payload], [*emit, 0, LANE, 1], ["EXEC"]])
+    answers = ask([["LRANGE", OUT, 0, 15], ["LTRIM", OUT, 1, -1]])
     got = answers[0][0] if len(answers) == 1 else answers[0]
     if [len(a) for a in got] != [size]:
         raise InvalidRun(f"frame {n}: expected one answer of {size} bytes, got {[len(a) for a in got]}")
@@ -108,8 +109,8 @@ def measure(path: str, client: str, size: int, seconds: float) -> dict[str, floa
     """Measure the wall-clock time and this process's processor time per frame, in µs."""
     admin = Connection(path)
     admin.call("FLUSHALL")
-    admin.call("FCALL", "udo_open", 1, P, LANE, TTL_MS, b"12345678", b"schema")
-    admin.call("SET", f"{P}owner", TOKEN)
+    admin.call("FCALL", "udo_open", 1, KEYS.prefix, LANE, TTL_MS, b"12345678", b"schema")
+    admin.call("SET", KEYS.owner, TOKEN)
     admin.close()
     ask, payload = CLIENTS[client](path), [b"h" * 100, b"x" * (size - 100)]
     n = 0

@@ -131,7 +131,7 @@ class _Run:
         request = Request(self._name, "balance", 0, self._epoch, self._epoch, keyed=keyed)
         with conversations(self._p.node_socket, request, SENT, BACK) as (lanes, opened):
             if self._epoch == 0:
-                self._slots = [int(part.prefix.rstrip(":").rpartition(":")[2]) for part in opened.each()]
+                self._slots = [part.keys.number for part in opened.each()]
                 self._place(opened.group_slots)
             exchange = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
             for _, answer in exchange.run((batch, None) for batch in batches):

@@ -183,11 +183,11 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
 def _state_bytes(node: Any, name: str) -> int:
     from udo_runtime.state.durable import load_session
 
-    from udo_protocol.queue.keys import prefix
+    from udo_protocol.queue.keys import SlotKeys
 
     conn = node.connect("state")
     try:
-        return int(load_session(conn, prefix(name, 0), "recovery").size)
+        return int(load_session(conn, SlotKeys(name, 0), "recovery").size)
     finally:
         conn.close()
 

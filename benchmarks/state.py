@@ -32,7 +32,7 @@ from benchmarks.tables import Section
 from benchmarks.tables import count as readable
 from node_manager.servers import access
 from udo_interface.java import QUIET, spark_session
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 
 PARTITIONS = 2
 CHECKED_ROWS, CHECKED_KEYS = 3_000, 50
@@ -157,7 +157,7 @@ def restore(p: Platform, session: str) -> dict[str, float]:
     for _ in range(6):
         with contextlib.closing(access.connect(p.home.node, "state")) as conn:
             started = time.perf_counter()
-            found = load_session(conn, prefix("count", 0), session)
+            found = load_session(conn, SlotKeys("count", 0), session)
             read.append(time.perf_counter() - started)
             for group in found.groups.values():
                 len(group.values)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from udo_protocol.errors import Conflict, StateElsewhere, StateLost, Unavailable
-from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import INCARNATION, SlotKeys
 from udo_protocol.registry.wanted import MovedSession
 
 # What this node has of a session: all of its state; only what its store needs; old state from before its release; what an import into
@@ -59,13 +59,13 @@ class Homes:
     def __init__(self, node: str, maps: GroupMaps | None, connect: Callable[[], Connection]) -> None:
         self._node, self._maps, self._connect = node, maps, connect
 
-    def require(self, state: Connection, prefix: str, asked: SessionRequest) -> int:
+    def require(self, state: Connection, keys: SlotKeys, asked: SessionRequest) -> int:
         """The version of the session's map by which this node may serve it: all of it, or the part that its slots have.
 
         StateElsewhere if it may not; Unavailable if the session is new here and the registry is away.
         """
         wanted = STORED if asked.stored else HOME
-        version, kind = _mark(state, prefix, asked.session)
+        version, kind = _mark(state, keys, asked.session)
         if version is not None and kind == wanted:
             return version
         found = self._claim(state, asked)
@@ -74,37 +74,37 @@ class Homes:
                 f"{asked} was released, and node {self._node} still has its state from before: remove that with udo state drop "
                 f"{asked.deployment} {asked.session}, or replace it with udo state import --replace"
             )
-        state.call(*_noted(prefix, asked.session, found, wanted))
+        state.call(*_noted(keys, asked.session, found, wanted))
         return found
 
-    def taken(self, prefix: str, asked: SessionRequest) -> list[Arg]:
+    def taken(self, keys: SlotKeys, asked: SessionRequest) -> list[Arg]:
         """Make this node the home of an import; return the command that notes it, to be written together with the state."""
         with contextlib.closing(self._connect()) as state:
-            return _noted(prefix, asked.session, self._claim(state, asked), HOME)
+            return _noted(keys, asked.session, self._claim(state, asked), HOME)
 
-    def importing(self, prefix: str, asked: SessionRequest, number: int, *, registered: bool) -> list[Arg]:
+    def importing(self, keys: SlotKeys, asked: SessionRequest, number: int, *, registered: bool) -> list[Arg]:
         """Return the command by which the session is served no more until that of `taken`. Errors as in `taken`, which does more."""
         if registered:
-            self.taken(prefix, asked)
-        return _noted(prefix, asked.session, number, IMPORTING)
+            self.taken(keys, asked)
+        return _noted(keys, asked.session, number, IMPORTING)
 
-    def release(self, deployment: str, session: str, prefix: str) -> None:
+    def release(self, deployment: str, session: str, keys: SlotKeys) -> None:
         """Let another node begin the session, whose state is about to be dropped here."""
         if self._maps is not None:
             with contextlib.closing(self._connect()) as state:
-                version, _ = _mark(state, prefix, session)
+                version, _ = _mark(state, keys, session)
                 self._maps.release(deployment, session, node=self._node, incarnation=incarnation(state), version=version)
 
-    def moved(self, prefix: Callable[[str], str | None], moved: Iterable[MovedSession]) -> None:
+    def moved(self, first: Mapping[str, SlotKeys], moved: Iterable[MovedSession]) -> None:
         """Mark what this node remembers of maps that have a newer version by now: it is not to be served."""
-        known = [(p, m.session, m.version) for m in moved if (p := prefix(m.deployment)) is not None]
+        known = [(keys, m.session, m.version) for m in moved if (keys := first.get(m.deployment)) is not None]
         if not known:
             return
         with contextlib.closing(self._connect()) as state:
-            for p, session, newest in known:
-                version, kind = _mark(state, p, session)
+            for keys, session, newest in known:
+                version, kind = _mark(state, keys, session)
                 if version is not None and version < newest and kind not in (FORMER, IMPORTING):
-                    state.call(*_noted(p, session, version, FORMER))
+                    state.call(*_noted(keys, session, version, FORMER))
 
     def _claim(self, state: Connection, asked: SessionRequest) -> int:
         """The version of the session's map by which this node may serve it, asked of the registry."""
@@ -152,23 +152,23 @@ class Homes:
         )
 
 
-def require_whole(state: Connection, prefix: str, asked: SessionRequest) -> None:
+def require_whole(state: Connection, keys: SlotKeys, asked: SessionRequest) -> None:
     """StateLost if an import of the session has not been completed."""
-    if is_importing(state, prefix, asked.session):
+    if is_importing(state, keys, asked.session):
         raise StateLost(
             f"{asked} is being imported, or its import was interrupted: repeat udo state import, or remove what there is of it with udo "
             f"state drop {asked.deployment} {asked.session}"
         )
 
 
-def is_importing(state: Connection, prefix: str, session: str) -> bool:
+def is_importing(state: Connection, keys: SlotKeys, session: str) -> bool:
     """Whether an import of the session into the slots of this node has begun and not ended."""
-    return _mark(state, prefix, session)[1] == IMPORTING
+    return _mark(state, keys, session)[1] == IMPORTING
 
 
-def require_import(state: Connection, prefix: str, asked: SessionRequest, number: int) -> None:
+def require_import(state: Connection, keys: SlotKeys, asked: SessionRequest, number: int) -> None:
     """Conflict unless the import with that number is under way."""
-    if _mark(state, prefix, asked.session) != (number, IMPORTING):
+    if _mark(state, keys, asked.session) != (number, IMPORTING):
         raise Conflict(f"{asked} was dropped meanwhile, or another import of it has begun: import it again")
 
 
@@ -177,18 +177,18 @@ def import_number() -> int:
     return secrets.randbelow(_NUMBERS)
 
 
-def forgetting(prefix: str, session: str) -> list[Arg]:
+def forgetting(keys: SlotKeys, session: str) -> list[Arg]:
     """The command that removes what this node remembers of the session."""
-    return ["HDEL", f"{prefix}homes", session]
+    return ["HDEL", keys.homes, session]
 
 
-def _noted(prefix: str, session: str, version: int, kind: str) -> list[Arg]:
-    return ["HSET", f"{prefix}homes", session, f"{version} {kind}"]
+def _noted(keys: SlotKeys, session: str, version: int, kind: str) -> list[Arg]:
+    return ["HSET", keys.homes, session, f"{version} {kind}"]
 
 
-def _mark(state: Connection, prefix: str, session: str) -> tuple[int | None, str]:
+def _mark(state: Connection, keys: SlotKeys, session: str) -> tuple[int | None, str]:
     """What this node remembers of the session: the version of its map, and HOME, STORED or FORMER; (None, '') if nothing."""
-    found = state.call("HGET", f"{prefix}homes", session)
+    found = state.call("HGET", keys.homes, session)
     if found is None:
         return None, ""
     version, _, kind = bytes(found).decode().partition(" ")
@@ -197,5 +197,5 @@ def _mark(state: Connection, prefix: str, session: str) -> tuple[int | None, str
 
 def incarnation(state: Connection) -> str:
     """The identity of this state server, which lasts as long as its file."""
-    state.call("SET", keys.INCARNATION, secrets.token_hex(8), "NX")
-    return bytes(state.call("GET", keys.INCARNATION)).decode()
+    state.call("SET", INCARNATION, secrets.token_hex(8), "NX")
+    return bytes(state.call("GET", INCARNATION)).decode()

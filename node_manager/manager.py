@@ -258,8 +258,8 @@ class Manager:
         name, where = deployment.name, f"on node {self.settings.node}"
         try:
             with contextlib.closing(self.servers.connect("state")) as state:
-                (sessions,) = untrusted.read(state, ("HLEN", f"{deployment.slot.prefix}sessions"))
-                letters = sum(dead_letters.count(state, s.prefix) for s in deployment.slots)
+                (sessions,) = untrusted.read(state, ("HLEN", deployment.slot.keys.sessions))
+                letters = sum(dead_letters.count(state, s.keys) for s in deployment.slots)
         except SlotBroken as e:
             raise Conflict(f"what deployment {name!r} holds cannot be counted and would be lost: {e}. Use --drop-state") from None
         if letters:

@@ -21,6 +21,7 @@ from udo_protocol.queue.answers import Answers
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import ANSWER, DATA, ERROR, Failure, Frame, Header, bounded, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import LaneEnd, Push
 
 # The node manager answers for a dead or hung operator after the answer time-out; it gets this long to do so.
@@ -80,7 +81,7 @@ class ReplayLane:
         reply = self._node.open_lane(self._deployment, lane, input_schema=to_ipc(schema))
         slot = reply.slots[0]
         conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password), tls=self._tls)
-        self._end, self._schema, self._number = LaneEnd(conn, slot.prefix, lane), schema, 0
+        self._end, self._schema, self._number = LaneEnd(conn, SlotKeys.parse(slot.prefix), lane), schema, 0
         self._answers = Answers(lane)
         self._timeout_s = reply.answer_timeout_ms / 1000 + _GRACE_S
         self._bound = reply.retained_bytes

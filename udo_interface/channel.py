@@ -65,7 +65,7 @@ class Channel:
     """A lane of a client: `send` from any thread; listeners are called in the thread of the channel, in order."""
 
     def __init__(self, opened: Opened, end: LaneEnd, settings: ChannelSettings) -> None:
-        self.address = f"{opened.prefix}{opened.lane}"
+        self.address = f"{opened.keys}{opened.lane}"
         self.place, self._settings = opened.place, settings
         self._names = set(opened.input.names)
         self._schema = opened.input

@@ -24,6 +24,7 @@ from udo_protocol.node.api import connect_node
 from udo_protocol.proto.node_manager_pb2 import SlotAddress
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import LaneEnd
 from udo_protocol.queue.route import Route
 
@@ -78,7 +79,7 @@ class Opened:
     limits: SlotLimits
     input: pa.Schema
     output: pa.Schema
-    prefix: str
+    keys: SlotKeys
     queue_socket: str
     run_id: str
     login: Login
@@ -93,7 +94,7 @@ class Opened:
     def end(self) -> LaneEnd:
         """Make a new connection to the lane; each thread needs its own."""
         conn = Connection(self.queue_socket, run_id=self.run_id, login=self.login, tls=self.tls)
-        end = LaneEnd(conn, self.prefix, self.lane, self.limits)
+        end = LaneEnd(conn, self.keys, self.lane, self.limits)
         end.route = self.route
         return end
 
@@ -107,7 +108,7 @@ class Opened:
     def _part(self, slot: int, of: Opened, node: str) -> Opened:
         assert self.stamp is not None
         groups = tuple(g for g in self.stamp.groups if self.group_slots[g % len(self.group_slots)] == slot)
-        place = replace(self.place, slot=of.prefix.rstrip(":"), node=node or self.place.node)
+        place = replace(self.place, slot=of.keys.prefix.rstrip(":"), node=node or self.place.node)
         return replace(of, place=place, stamp=replace(self.stamp, groups=groups), group_slots=(), others=())
 
 
@@ -173,7 +174,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None, tls: Tls | None
         operator=reply.operator,
         version=reply.version,
         node=reply.node,
-        slot=first["prefix"].rstrip(":"),
+        slot=first["keys"].prefix.rstrip(":"),
         deployment=request.deployment,
         partition=request.partition,
         epoch=request.epoch,
@@ -201,7 +202,7 @@ def _ask(address: str, request: Request, sent: pa.Schema | None, tls: Tls | None
 def _address(slot: SlotAddress) -> dict[str, Any]:
     """The fields of Opened that say where a slot is."""
     return {
-        "prefix": slot.prefix,
+        "keys": SlotKeys.parse(slot.prefix),
         "queue_socket": slot.queue_socket,
         "run_id": slot.run_id,
         "login": Login(slot.user, slot.password),

@@ -91,7 +91,7 @@ class ProgressDeadline:
             return
         self._looked = now
         self.look()
-        emitted = last_emitted(self.end.conn, self.end.prefix)
+        emitted = last_emitted(self.end.conn, self.end.keys)
         if emitted != self._emitted:  # other lanes' frames are being answered
             self._emitted, self._since = emitted, now
         bound_ms = self.place.answer_timeout_ms + GRACE_MS

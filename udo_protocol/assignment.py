@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from udo_protocol.formats.schema import from_ipc, to_ipc
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.dead_letters import FAIL
 
 
@@ -52,7 +53,7 @@ class InstancePlace:
 
     instance: str
     token: int
-    prefix: str
+    keys: SlotKeys
     queue_socket: str
     state_socket: str
 
@@ -97,7 +98,8 @@ class Assignment:
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Assignment:
         """Inverse of `document`; fields that are not known are not looked at."""
-        place = InstancePlace(*(found[name] for name in ("instance", "token", "prefix", "queue_socket", "state_socket")))
+        keys = SlotKeys.parse(found["prefix"])
+        place = InstancePlace(found["instance"], found["token"], keys, found["queue_socket"], found["state_socket"])
         return cls(
             place,
             found["operator"],
@@ -114,9 +116,13 @@ class Assignment:
 
     def document(self) -> dict[str, Any]:
         """The data in the form of a JSON document."""
-        program, role = self.program, self.role
+        place, program, role = self.place, self.program, self.role
         return {
-            **asdict(self.place),
+            "instance": place.instance,
+            "token": place.token,
+            "prefix": place.keys.prefix,
+            "queue_socket": place.queue_socket,
+            "state_socket": place.state_socket,
             "operator": self.operator,
             "version": self.version,
             "digest": self.digest,

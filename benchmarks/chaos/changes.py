@@ -16,7 +16,7 @@ from typing import Protocol
 
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.connection import Connection, ReplyError
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import rewinding
 
 UPDATE, MIGRATE = "live update", "live update to another form of state"
@@ -65,7 +65,7 @@ def plan(change: str, now: str, kept: str | None) -> list[Step]:
 
 def kept_everywhere(state: Connection, queue: Connection, deployment: str, slots: Sequence[int]) -> str:
     """Return the digest of the version whose state is kept in every slot (no `slots`: the only one, 0); '' if there is none."""
-    found = [rewinding.kept(state, prefix(deployment, number)) for number in slots or [0]]
+    found = [rewinding.kept(state, SlotKeys(deployment, number)) for number in slots or [0]]
     digests = {str(f.info["digest"]) if f is not None and f.run_id == queue.run_id else "" for f in found}
     return digests.pop() if len(digests) == 1 else ""
 

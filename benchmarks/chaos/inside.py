@@ -17,9 +17,9 @@ MOVE_POINTS = ("before_hand_over", "after_hand_over", "before_take_in", "after_t
 _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-def at(directory, prefix, point):
+def at(directory, keys, point):
     """Carry out the order armed for this point of this deployment, if any: once, by the instance that first renames its file."""
-    deployment = prefix.split(":")[1]
+    deployment = keys.deployment
     armed = os.path.join(directory, f"armed.{deployment}")
     try:
         with open(armed) as f:
@@ -39,15 +39,15 @@ def install_points(directory):
     from udo_runtime.drivers.keyed import KeyedOwner
     from udo_runtime.state.standby import RewoundState, StandbyState
 
-    def around(cls, name, before, after, prefix=lambda self: self._link.prefix):
+    def around(cls, name, before, after, keys=lambda self: self._link.keys):
         original = getattr(cls, name)
 
         def passing(self, *args, **kwargs):
             if before:
-                at(directory, prefix(self), before)
+                at(directory, keys(self), before)
             result = original(self, *args, **kwargs)
             if after:
-                at(directory, prefix(self), after)
+                at(directory, keys(self), after)
             return result
 
         setattr(cls, name, passing)
@@ -57,8 +57,8 @@ def install_points(directory):
     around(KeyedOwner, "store", "before_checkpoint", "after_checkpoint")
     install_move_points(directory)
     for state in (StandbyState, RewoundState):
-        around(state, "load", None, "loaded", lambda self: self._prefix)
-    around(StandbyState, "promoted", None, "promoted", lambda self: self._prefix)
+        around(state, "load", None, "loaded", lambda self: self._keys)
+    around(StandbyState, "promoted", None, "promoted", lambda self: self._keys)
 
 
 def install_move_points(directory):
@@ -71,10 +71,10 @@ def install_move_points(directory):
     def passing(self, effect):
         name = names.get(type(effect.moving))
         if name:
-            at(directory, self._link.prefix, f"before_{name}")
+            at(directory, self._link.keys, f"before_{name}")
         store(self, effect)
         if name:
-            at(directory, self._link.prefix, f"after_{name}")
+            at(directory, self._link.keys, f"after_{name}")
 
     KeyedOwner.store = passing
 
@@ -86,18 +86,18 @@ def lack_fence(directory):
 
     send, store = KeyedOwner.send, durable.store
 
-    def owner(conn, prefix):
-        return int(conn.call("GET", f"{prefix}owner") or 0)
+    def owner(conn, keys):
+        return int(conn.call("GET", keys.owner) or 0)
 
     def take_token(self, cursor=0):
-        self._link.reader.token = owner(self._link.conn, self._link.prefix)
+        self._link.reader.token = owner(self._link.conn, self._link.keys)
 
     def unfenced_send(self, effect):
         take_token(self)
         send(self, effect)
 
-    def unfenced_checkpoint(state, prefix, token, *rest, **named):
-        return store(state, prefix, owner(state, prefix), *rest, **named)
+    def unfenced_checkpoint(state, keys, token, *rest, **named):
+        return store(state, keys, owner(state, keys), *rest, **named)
 
     # The loop calls `expected_base` before each read.
     KeyedOwner.expected_base, KeyedOwner.send, durable.store = take_token, unfenced_send, unfenced_checkpoint
@@ -122,12 +122,12 @@ def lack_emit(directory):
         link = self._link
         lanes = list(dict.fromkeys(lane for lane, _ in effect.answers))
         for lane, frame in effect.answers:
-            link.conn.call("RPUSH", f"{link.prefix}out:{lane}", frame)
-        at(directory, link.prefix, "after_emit")  # an instance armed to die after its answers dies between the two steps
+            link.conn.call("RPUSH", link.keys.out(lane), frame)
+        at(directory, link.keys, "after_emit")  # an instance armed to die after its answers dies between the two steps
         last = effect.first + len(effect.answers) - 1
         counts = [x for lane in lanes for x in (lane, 0)]
         bounds = (link.limits.retained_bytes, link.limits.lane_ttl_ms)
-        reply = link.conn.call("FCALL", "udo_emit", 1, link.prefix, link.reader.token, effect.first, last, 0, *bounds, *counts)
+        reply = link.conn.call("FCALL", "udo_emit", 1, link.keys.prefix, link.reader.token, effect.first, last, 0, *bounds, *counts)
         link.reader._outcome(reply)
 
     KeyedOwner.send = two_steps

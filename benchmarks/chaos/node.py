@@ -33,7 +33,7 @@ from udo_protocol.formats import manifest as manifests
 from udo_protocol.limits import DEFAULT
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import SlotStats, slot_stats
 from udo_protocol.registry.canary import Measured
 
@@ -156,7 +156,7 @@ class ChaosNode:
     def stats(self, name: str) -> SlotStats:
         """Return the counters of the deployment's slot 0."""
         with contextlib.closing(self.connect("queue")) as queue:
-            return slot_stats(queue, prefix(name, 0))
+            return slot_stats(queue, SlotKeys(name, 0))
 
     # -- versions: the methods of benchmarks.chaos.changes and canaries ------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from benchmarks.chaos.kinds import Kind
 from node_manager.servers import access
 from udo_protocol.errors import ServerLost
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 
@@ -34,9 +33,7 @@ def durable_state(
         try:
             with contextlib.closing(access.connect(home, "state")) as conn:
                 if (before := _lying(conn, deployment)) is not None:
-                    found = [bytes(key).decode() for key in conn.call("KEYS", f"udo:{deployment}:*:sessions")]
-                    prefixes = [key.removesuffix("sessions") for key in found if re.fullmatch(r"udo:[^:]+:\d+:sessions", key)]
-                    sessions = [load_session(conn, p, name) for p in prefixes]
+                    sessions = [load_session(conn, keys, name) for keys in _slots(conn, deployment)]
                     if before == _lying(conn, deployment):
                         break
         except ServerLost:  # just killed; it comes back
@@ -65,7 +62,13 @@ def durable_state(
     return states, timers
 
 
+def _slots(state: Connection, deployment: str) -> list[SlotKeys]:
+    """The slots that have sessions."""
+    found = (bytes(key).decode().split(":") for key in state.call("KEYS", f"udo:{deployment}:*:sessions"))
+    return [SlotKeys(deployment, int(number)) for _, _, number, *rest in found if rest == ["sessions"]]
+
+
 def _lying(state: Connection, deployment: str) -> SlotGroups | str | None:
     """The slot of each key group; None while some move."""
-    first = prefix(deployment, 0)
+    first = SlotKeys(deployment, 0)
     return None if moving.noted(state, first) is not None else group_map.load(state, first) or "as at first"

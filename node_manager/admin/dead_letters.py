@@ -10,13 +10,12 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from node_manager.deployments.deployments import NodeDeployment
 from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
-from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import replication, rewinding, untrusted
-from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY, KeyedName, Letter, letter_id, parse_name
+from udo_protocol.state.dead_letters import KeyedName, Letter, letter_id, parse_name
 
 # Letters read at a time; each may be as large as an event.
 _SCAN = 100
@@ -28,9 +27,8 @@ class FoundLetter:
     """A dead letter and its place on the server."""
 
     id: str
-    deployment: str
-    slot: int
-    key: str
+    keys: SlotKeys  # of its slot
+    key: str  # the one that holds it
     name: str
     keyed: bool
     unfinished: bool
@@ -39,21 +37,12 @@ class FoundLetter:
     letter: Letter
 
     @property
-    def prefix(self) -> str:
-        """The prefix of the keys of its slot."""
-        return keys.prefix(self.deployment, self.slot)
-
-    @property
-    def marks(self) -> str:
-        """The hash that marks the letters of its slot that are to be sent again."""
-        return f"{self.prefix}{REPLAY}"
-
-    @property
     def places(self) -> list[str]:
         """The keys to delete it from, the one that holds it first. An answered letter stays in the copies that are kept for a rollback: a
         version that goes back has to process it again."""
-        kept = [] if self.replay.startswith(_ANSWERED) else [DEAD, PENDING, REPLAY]
-        return [self.key, self.marks, *(f"{self.prefix}{KEPT}{kind}" for kind in kept)]
+        kept = self.keys.savepoint(rewinding.SAVEPOINT)
+        copies = [] if self.replay.startswith(_ANSWERED) else [kept.dead, kept.pending, kept.replay]
+        return [self.key, self.keys.replay, *copies]
 
 
 class DeadLetters:
@@ -67,14 +56,14 @@ class DeadLetters:
         deployments = [self._manager.deployments.find(deployment)] if deployment else self._manager.deployments.all()
         with self._state() as state:
             for d in deployments:
-                for number in _slots(d):
+                for slot in d.slots:
                     try:
-                        yield from self._of_slot(state, d.name, number, ids, unfinished)
+                        yield from self._of_slot(state, slot.keys, ids, unfinished)
                     except SlotBroken as e:
                         if deployment:
                             raise
-                        prefix = f"udo:{d.name}:{number}:"  # in a list of all deployments: the broken slot hides no others
-                        yield FoundLetter("", d.name, number, prefix + DEAD, "", False, unfinished, 0, "", Letter.unreadable(e))
+                        # In a list of all deployments the broken slot hides no others.
+                        yield FoundLetter("", slot.keys, slot.keys.dead, "", False, unfinished, 0, "", Letter.unreadable(e))
 
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:
         """Remove letters for good; return how many. Each id must be the prefix of exactly one; `everything`: all of the deployment."""
@@ -82,7 +71,7 @@ class DeadLetters:
             raise UsageError("pass either the ids of dead letters or all, not both")
         with self._state() as state:
             found = self._each(deployment, ids, unfinished) if ids else self.letters(deployment, unfinished=unfinished)
-            return sum(replication.write(state, k.prefix, [("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
+            return sum(replication.write(state, k.keys, [("HDEL", key, k.name) for key in k.places])[0] for k in list(found))
 
     def replay(self, deployment: str, ids: Sequence[str], *, everything: bool = False) -> tuple[int, int]:
         """Mark keyed letters for the next epoch of their session; return (letters that wait now, timers left out).
@@ -98,19 +87,19 @@ class DeadLetters:
             raise Conflict(f"{timers[0].id} is a timer's: its time has come and gone, so it cannot be sent again. Drop it: udo dead drop")
         wanted = [k for k in found if not k.letter.timer]
         with self._state() as state:
-            if any(rewinding.kept(state, f"udo:{deployment}:{number}:") for number in {k.slot for k in wanted}):
+            if any(rewinding.kept(state, keys) for keys in {k.keys for k in wanted}):
                 raise Conflict(
                     f"{deployment} can still be rolled back, and the old version would not see events that are replayed "
                     "now: wait until the rollback window is over"
                 )
             for k in wanted:
-                if not state.call("HEXISTS", f"udo:{deployment}:{k.slot}:sessions", k.letter.session):
+                if not state.call("HEXISTS", k.keys.sessions, k.letter.session):
                     raise Conflict(
                         f"{k.id} belongs to session {k.letter.session}, which is over (a batch job, or its state was dropped): nothing "
                         "will process it again. Let the source send the event once more (udo dead show), then drop it"
                     )
             for k in wanted:
-                replication.write(state, k.prefix, [("HSETNX", k.marks, k.name, "")])
+                replication.write(state, k.keys, [("HSETNX", k.keys.replay, k.name, "")])
         return len(wanted), len(timers)
 
     def amend(self, deployment: str, id_: str, code: str, reason: str, traceback: str) -> None:
@@ -118,7 +107,7 @@ class DeadLetters:
         (kept,) = self._each(deployment, [id_], False)
         changed = replace(kept.letter, code=code, reason=reason, traceback=traceback, replays=kept.letter.replays + 1)
         with self._state() as state:
-            replication.write(state, kept.prefix, [("HSET", kept.key, kept.name, changed.encode())])
+            replication.write(state, kept.keys, [("HSET", kept.key, kept.name, changed.encode())])
 
     def _each(self, deployment: str, ids: Iterable[str], unfinished: bool) -> list[FoundLetter]:
         there = list(self.letters(deployment, unfinished=unfinished))
@@ -138,15 +127,14 @@ class DeadLetters:
         with contextlib.closing(self._manager.servers.connect("state")) as state:
             yield state
 
-    def _of_slot(self, state: Connection, deployment: str, number: int, ids: Sequence[str], unfinished: bool) -> Iterator[FoundLetter]:
-        prefix = f"udo:{deployment}:{number}:"
-        key = prefix + (PENDING if unfinished else DEAD)
-        found, flat = untrusted.read(state, ("HKEYS", key), ("HGETALL", f"{prefix}{REPLAY}"))
+    def _of_slot(self, state: Connection, keys: SlotKeys, ids: Sequence[str], unfinished: bool) -> Iterator[FoundLetter]:
+        key = keys.pending if unfinished else keys.dead
+        found, flat = untrusted.read(state, ("HKEYS", key), ("HGETALL", keys.replay))
         with untrusted.reading(key, "names of dead letters"):
             names = [bytes(n).decode() for n in found]
-        with untrusted.reading(f"{prefix}{REPLAY}", "names of dead letters, with nothing or an epoch"):
+        with untrusted.reading(keys.replay, "names of dead letters, with nothing or an epoch"):
             marks = {bytes(n).decode(): bytes(m).decode() for n, m in zip(flat[::2], flat[1::2], strict=True)}
-        wanted = [(n, id_) for n in names if (id_ := letter_id(prefix, n)).startswith(tuple(ids)) or not ids]
+        wanted = [(n, id_) for n in names if (id_ := letter_id(keys, n)).startswith(tuple(ids)) or not ids]
         for at in range(0, len(wanted), _SCAN):
             some = wanted[at : at + _SCAN]
             for (name, id_), data in zip(some, state.call("HMGET", key, *(n for n, _ in some)), strict=True):
@@ -158,8 +146,4 @@ class DeadLetters:
                             keyed, letter = isinstance(parse_name(name), KeyedName), Letter.decode(data)
                     except SlotBroken as e:
                         keyed, letter = False, Letter.unreadable(e)
-                    yield FoundLetter(id_, deployment, number, key, name, keyed, unfinished, len(data), replay, letter)
-
-
-def _slots(deployment: NodeDeployment) -> list[int]:
-    return [s.number for s in deployment.slots]
+                    yield FoundLetter(id_, keys, key, name, keyed, unfinished, len(data), replay, letter)

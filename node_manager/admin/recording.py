@@ -26,7 +26,6 @@ from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import decode
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_protocol.state import checkpoints, pieces, savepoints, untrusted
-from udo_protocol.state.dead_letters import REPLAY
 from udo_protocol.state.pieces import StoredGroup
 
 # A recorder that does not renew its pin for this long loses it: the longest that a dead recorder can hold up the log.
@@ -149,7 +148,7 @@ class _Recorder:
         self._slot, self._state, self._queue = slot_, state, queue
         self._for_s, self._most, self._stop = for_s, frames, stop
         self._name = f"record-{secrets.token_hex(4)}"  # of its pin on the log and of its savepoint
-        self.reader = SlotReader(queue, slot_.prefix, self._name, _NO_TOKEN)
+        self.reader = SlotReader(queue, slot_.keys, self._name, _NO_TOKEN)
         assert slot_.wanted is not None
         self._wanted = slot_.wanted
         self._keyed = bool(self._wanted.image.manifest.key)
@@ -160,7 +159,7 @@ class _Recorder:
     def run(self) -> Iterator[Part]:
         first = self._pin_state() if self._keyed else self._stateless_start()
         image = self._wanted.image
-        failed = sorted(slot.failed_lanes(self._queue, self._slot.prefix))
+        failed = sorted(slot.failed_lanes(self._queue, self._slot.keys))
         yield RecordingBegin(self._slot, image.manifest, image.digest, self._wanted.config, first, failed, self._cuts)
         if self._keyed:
             yield from self._sessions(first)
@@ -179,7 +178,7 @@ class _Recorder:
         while not self._stop.is_set():
             now = time.monotonic()
             if until is None and now >= deadline:
-                until = slot.last_emitted(self._queue, self._slot.prefix)
+                until = slot.last_emitted(self._queue, self._slot.keys)
             self._pin(cursor)
             read = self.reader.read(cursor)
             if read.emitted < emitted:
@@ -218,7 +217,7 @@ class _Recorder:
         """Why the frames from `cursor` on do not continue the recorded state, which was changed from outside; None if they do."""
         if not self._keyed:
             return None
-        if route.told(self._queue, self._slot.prefix)[1] >= cursor:
+        if route.told(self._queue, self._slot.keys)[1] >= cursor:
             return "key groups were moved to other slots or from there"
         cuts = self._cuts_now()
         changed = sorted(s for s, seq in cuts.items() if self._cuts.get(s) != seq)
@@ -230,7 +229,7 @@ class _Recorder:
 
     def _sent_again(self, *, waiting: bool = True) -> set[bytes]:
         """The names of dead letters that a recent epoch has processed, and with `waiting` also of those marked to be sent again."""
-        (flat,) = untrusted.read(self._state, ("HGETALL", f"{self._slot.prefix}{REPLAY}"))
+        (flat,) = untrusted.read(self._state, ("HGETALL", self._slot.keys.replay))
         return {bytes(name) for name, epoch in zip(flat[::2], flat[1::2], strict=True) if waiting or epoch}
 
     def _schemas(self, frames: Sequence[bytes | bytearray]) -> Iterator[Schema]:
@@ -241,45 +240,42 @@ class _Recorder:
                 continue
             if identity and identity not in self._seen:
                 self._seen.add(identity)
-                key = f"{self._slot.prefix}schema:".encode() + identity
-                with untrusted.reading(f"{self._slot.prefix}schema:{identity.hex()}", "a schema"):
-                    ipc = self._queue.call("GET", key)
-                if ipc is not None:
-                    yield Schema(identity, bytes(ipc))
+                if (ipc := slot.stored_schema_ipc(self._queue, self._slot.keys, identity)) is not None:
+                    yield Schema(identity, ipc)
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
     def _stateless_start(self) -> int:
         """Pin the first unanswered frame; return its number."""
-        seq = slot.last_emitted(self._queue, self._slot.prefix) + 1
+        seq = slot.last_emitted(self._queue, self._slot.keys) + 1
         return max(seq, self._pin(seq))
 
     def _pin_state(self) -> int:
         """Pin the newest checkpoint; return the number of the first frame that it does not cover."""
-        state, prefix = self._state, self._slot.prefix
+        state, keys = self._state, self._slot.keys
         base, pinned = 1, 0
         while base != pinned:  # then the log holds all frames that a checkpoint read from now on does not cover
             pinned = base
             base = self._pin(pinned)
         while True:
             self._cuts, self._answered = self._cuts_now(), self._sent_again(waiting=False)
-            savepoints.make(state, prefix, self._name)
+            savepoints.make(state, keys, self._name)
             if self._cuts_now() == self._cuts:
                 break
-        covers = checkpoints.pinned_checkpoint(state, prefix, self._name)
+        covers = checkpoints.pinned_checkpoint(state, keys, self._name)
         seq = covers.seq if covers.run_id == self._queue.run_id else 0  # else it is from a lost queue server: the log began anew
         self._pin(seq + 1)
         return seq + 1
 
     def _sessions(self, first: int) -> Iterator[Part]:
         """Yield all sessions as the savepoint has them, then drop it."""
-        state, prefix, hold = self._state, self._slot.prefix, savepoints.holding(self._state, self._slot.prefix, self._name)
-        for name, record in records(state, prefix, self._name).items():
+        state, keys, hold = self._state, self._slot.keys, savepoints.holding(self._state, self._slot.keys, self._name)
+        for name, record in records(state, keys, self._name).items():
             yield RecordedSession(name, record)
-            for number, group in pieces.read(state, prefix, name, self._name, between=hold):
+            for number, group in pieces.read(state, keys, name, self._name, between=hold):
                 yield RecordedGroup(number, group)
                 self._pin(first)
-        savepoints.drop(state, prefix, self._name)
+        savepoints.drop(state, keys, self._name)
 
     def close(self) -> None:
         """Release the pin and the savepoint."""
@@ -287,10 +283,10 @@ class _Recorder:
             self.reader.pin(0, 0)
         if self._keyed:
             with contextlib.suppress(ServerLost, OSError):
-                savepoints.drop(self._state, self._slot.prefix, self._name)
+                savepoints.drop(self._state, self._slot.keys, self._name)
 
     def _pin(self, seq: int) -> int:
         return self.reader.pin(seq, LEASE_MS)
 
     def _cuts_now(self) -> dict[str, int]:
-        return {s: seq for s, (seq, run) in checkpoints.cut(self._state, self._slot.prefix).items() if run == self._queue.run_id}
+        return {s: seq for s, (seq, run) in checkpoints.cut(self._state, self._slot.keys).items() if run == self._queue.run_id}

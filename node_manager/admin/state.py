@@ -27,6 +27,7 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import checkpoints, pieces, replication, rewinding, savepoints, untrusted
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
@@ -81,7 +82,7 @@ class States:
     def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
         """The sessions of a slot by name. In a list of all deployments an unreadable slot is one such entry, and hides no others."""
         try:
-            return sorted(records(state, slot.prefix).items())
+            return sorted(records(state, slot.keys).items())
         except SlotBroken as e:
             if alone:
                 raise
@@ -98,12 +99,12 @@ class States:
         first, manifest = keyed(deployment)
         pin = f"export-{secrets.token_hex(4)}"
         with self._connected() as (state, queue), contextlib.ExitStack() as pins:
-            homes.require_whole(state, first.prefix, SessionRequest(name, session))
+            homes.require_whole(state, first.keys, SessionRequest(name, session))
             with self._manager.moves.none_during(name):
-                pins.enter_context(savepoints.made(state, [slot.prefix for slot in deployment.own], pin))
+                pins.enter_context(savepoints.made(state, [slot.keys for slot in deployment.own], pin))
             info = self._whole(state, queue, deployment, session, pin)
-            covers = [checkpoints.pinned_checkpoint(state, slot.prefix, pin) for slot in deployment.own]
-            leases = [savepoints.holding(state, slot.prefix, pin) for slot in deployment.own]
+            covers = [checkpoints.pinned_checkpoint(state, slot.keys, pin) for slot in deployment.own]
+            leases = [savepoints.holding(state, slot.keys, pin) for slot in deployment.own]
 
             def hold() -> None:
                 for lease in leases:
@@ -111,7 +112,7 @@ class States:
 
             def groups() -> Iterator[tuple[int, StoredGroup]]:
                 for slot in deployment.own:
-                    read = pieces.read(state, slot.prefix, session, pin, between=hold)
+                    read = pieces.read(state, slot.keys, session, pin, between=hold)
                     yield from ((n, group) for n, group in read if n >= 0 or slot is first)
 
             yield info, manifest, [f"{c.seq} {c.run_id}" for c in covers], groups()
@@ -128,17 +129,17 @@ class States:
         def removal(slot: Slot, state: Connection, queue: Connection) -> Writes:
             if not force:
                 self._require_unused(queue, slot, session, "to drop it anyway, use --force (the query then fails with StateLost)")
-            return _removal(state, slot.prefix, session)
+            return _removal(state, slot.keys, session)
 
         def drop(state: Connection, queue: Connection) -> Writes:
             self._record(state, first, session)
-            forgotten: Writes = [homes.forgetting(first.prefix, session)]
-            forgotten.append(["PEXPIRE", f"{first.prefix}runs:{session}", _FORGET_RUNS_MS])
+            forgotten: Writes = [homes.forgetting(first.keys, session)]
+            forgotten.append(["PEXPIRE", first.keys.runs(session), _FORGET_RUNS_MS])
             return [*removal(first, state, queue), *forgotten]
 
         def release() -> None:
             if self._registered(name):
-                self._manager.homes.release(name, session, first.prefix)
+                self._manager.homes.release(name, session, first.keys)
 
         with self._manager.moves.none_during(name):
             with self._connected() as parts:
@@ -168,12 +169,12 @@ class States:
 
         def claim() -> None:
             if self._registered(name):
-                home.append(self._manager.homes.taken(first.prefix, SessionRequest(name, session)))
+                home.append(self._manager.homes.taken(first.keys, SessionRequest(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
             self._require_free(state, queue, first, session, replace=replace)
-            known = {**record, "run": checkpoints.newest_run(state, first.prefix, session)}
-            return [*_replacing(state, first.prefix, session, known, groups), *home]
+            known = {**record, "run": checkpoints.newest_run(state, first.keys, session)}
+            return [*_replacing(state, first.keys, session, known, groups), *home]
 
         with self._manager.moves.none_during(name):
             self._change(first, session, put, claim)
@@ -187,17 +188,17 @@ class States:
         first, _ = keyed(deployment)
         self._require_room(deployment, size)
         with self._connected() as (state, queue):
-            again = homes.is_importing(state, first.prefix, session)
+            again = homes.is_importing(state, first.keys, session)
             for slot in deployment.own:
                 self._require_free(state, queue, slot, session, replace=replace or again)
-            mark = self._manager.homes.importing(first.prefix, SessionRequest(name, session), number, registered=self._registered(name))
+            mark = self._manager.homes.importing(first.keys, SessionRequest(name, session), number, registered=self._registered(name))
             writes: Writes = [mark]
-            if session not in records(state, first.prefix):  # so that it is listed, and can be dropped, if the import is interrupted now
+            if session not in records(state, first.keys):  # so that it is listed, and can be dropped, if the import is interrupted now
                 key_groups = deployment.config.instance.key_groups
                 nothing = {"last_ended": None, "run": 0, "keys": 0, "bytes": 0, "key_groups": key_groups}
-                writes.append(_noting(first.prefix, session, nothing))
-            replication.write(state, first.prefix, writes)
-            return max(checkpoints.newest_run(state, slot.prefix, session) for slot in deployment.own)
+                writes.append(_noting(first.keys, session, nothing))
+            replication.write(state, first.keys, writes)
+            return max(checkpoints.newest_run(state, slot.keys, session) for slot in deployment.own)
 
     def put_part(self, name: str, session: str, number: int, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> None:
         """Write what the slots of this node have of the session: the groups, and those below 0 in each. Conflict if it has other groups,
@@ -206,11 +207,11 @@ class States:
         `record`: its `keys` and `bytes` are noted with the first slot only, so that they are counted once.
         """
         deployment, placed = self._manager.deployments.find(name), self._manager.across.find(name)
-        asked, prefix = SessionRequest(name, session), deployment.slot.prefix
+        asked, keys = SessionRequest(name, session), deployment.slot.keys
 
         def put(slot: Slot, known: Mapping[str, Any], mine: Mapping[int, StoredGroup], state: Connection, _: Connection) -> Writes:
-            homes.require_import(state, prefix, asked, number)
-            return _replacing(state, slot.prefix, session, known, mine)
+            homes.require_import(state, keys, asked, number)
+            return _replacing(state, slot.keys, session, known, mine)
 
         with self._manager.moves.none_during(name):
             own = [slot.number for slot in deployment.own]
@@ -226,11 +227,11 @@ class States:
     def end_import(self, name: str, session: str, number: int) -> None:
         """Serve the session from now on. Conflict if import `number` is over."""
         deployment, asked = self._manager.deployments.find(name), SessionRequest(name, session)
-        prefix = deployment.slot.prefix
-        done = self._manager.homes.taken(prefix, asked) if self._registered(name) else homes.forgetting(prefix, session)
+        keys = deployment.slot.keys
+        done = self._manager.homes.taken(keys, asked) if self._registered(name) else homes.forgetting(keys, session)
         with self._connected() as (state, _):
-            homes.require_import(state, prefix, asked, number)
-            replication.write(state, prefix, [done])
+            homes.require_import(state, keys, asked, number)
+            replication.write(state, keys, [done])
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -245,11 +246,11 @@ class States:
     def _whole(self, state: Connection, queue: Connection, deployment: NodeDeployment, session: str, savepoint: str = "") -> Info:
         """A session over all slots; NotFound lists similar names."""
         self._record(state, deployment.slot, session, savepoint)
-        there = [(slot, records(state, slot.prefix, savepoint)) for slot in deployment.own]
+        there = [(slot, records(state, slot.keys, savepoint)) for slot in deployment.own]
         return _together([self._info(queue, slot, session, known[session]) for slot, known in there if session in known])
 
     def _record(self, state: Connection, slot: Slot, session: str, savepoint: str = "") -> Mapping[str, Any]:
-        known = records(state, slot.prefix, savepoint)
+        known = records(state, slot.keys, savepoint)
         if session not in known:
             near = difflib.get_close_matches(session, known) or [s for s in known if s.startswith(session)] or sorted(known)[:5]
             there = f"; there are: {', '.join(near)}" if near else "; it has none"
@@ -257,7 +258,7 @@ class States:
         return known[session]
 
     def _info(self, queue: Connection, slot: Slot, session: str, record: Mapping[str, Any]) -> Info:
-        lanes, used_ms = log.users(queue, slot.prefix, session)
+        lanes, used_ms = log.users(queue, slot.keys, session)
         in_use = bool(lanes) or time.time() - used_ms / 1000 < self._manager.settings.session_idle_s
         return Info(slot.deployment, slot.number, session, record, len(lanes), used_ms / 1000, in_use)
 
@@ -274,7 +275,7 @@ class States:
     def _require_free(self, state: Connection, queue: Connection, slot: Slot, session: str, *, replace: bool) -> None:
         """Conflict if the session is in use, or there is one and it is not to be replaced."""
         self._require_unused(queue, slot, session, "stop it first")
-        if not replace and session in records(state, slot.prefix):
+        if not replace and session in records(state, slot.keys):
             name = slot.deployment
             raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
 
@@ -302,21 +303,19 @@ class States:
 
         def work(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)
-            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo the change
-            for lane in log.users(queue, slot.prefix, session)[0]:
-                queue.call("FCALL", "udo_close", 1, slot.prefix, lane)  # its attempt fails and is retried on the changed state
-            stats = log.slot_stats(queue, slot.prefix)
+            rewinding.forget(state, queue, slot.keys)  # a rollback would undo the change
+            for lane in log.users(queue, slot.keys, session)[0]:
+                queue.call("FCALL", "udo_close", 1, slot.keys.prefix, lane)  # its attempt fails and is retried on the changed state
+            stats = log.slot_stats(queue, slot.keys)
             tail = stats.emitted + stats.depth_frames
-            old = [name for name, (_, run) in checkpoints.cut(state, slot.prefix).items() if run != queue.run_id]
-            forget: Writes = [["HDEL", f"{slot.prefix}cut", *old]] if old else []
-            checkpoints.amend(
-                state, slot.prefix, token, [*writes, *forget, ["HSET", f"{slot.prefix}cut", session, f"{tail} {queue.run_id}"]]
-            )
+            old = [name for name, (_, run) in checkpoints.cut(state, slot.keys).items() if run != queue.run_id]
+            forget: Writes = [["HDEL", slot.keys.cut, *old]] if old else []
+            checkpoints.amend(state, slot.keys, token, [*writes, *forget, ["HSET", slot.keys.cut, session, f"{tail} {queue.run_id}"]])
 
         try:
             slot.change_state(work).result(_CHANGE_TIMEOUT_S)
             with self._connected() as (state, _):
-                replication.await_held(state, slot.prefix, between)
+                replication.await_held(state, slot.keys, between)
         except FutureTimeout:
             raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
         finally:
@@ -355,11 +354,11 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         )
 
 
-def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, Mapping[str, Any]]:
+def records(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str, Mapping[str, Any]]:
     """Session -> its record, with the fields that lists and decisions use checked."""
     found: dict[str, Mapping[str, Any]] = {}
-    key = f"{savepoints.at(prefix, savepoint)}sessions"
-    for name, data in pieces.records(state, prefix, savepoint).items():
+    key = keys.savepoint(savepoint).sessions
+    for name, data in pieces.records(state, keys, savepoint).items():
         record = untrusted.document(data, key)
         with untrusted.reading(key, "records of sessions with last_ended, run, bytes and at"):
             last = record["last_ended"]
@@ -375,22 +374,22 @@ def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, Ma
     return found
 
 
-def _replacing(state: Connection, prefix: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> Writes:
+def _replacing(state: Connection, keys: SlotKeys, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> Writes:
     """The commands that replace what a slot has of the session."""
-    writes = [*_removal(state, prefix, session), _noting(prefix, session, record)]
+    writes = [*_removal(state, keys, session), _noting(keys, session, record)]
     names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote
     for number, group in groups.items():
         place = PiecePlace(f"{names}.{number}", len(group.deltas), len(group.base or b""), sum(map(len, group.deltas)))
-        writes += pieces.writing(prefix, session, number, group.meta, place, group.base, group.deltas)
+        writes += pieces.writing(keys, session, number, group.meta, place, group.base, group.deltas)
     return writes
 
 
-def _noting(prefix: str, session: str, record: Mapping[str, Any]) -> list[Arg]:
-    return ["HSET", f"{prefix}sessions", session, json.dumps({**record, "at": time.time()})]
+def _noting(keys: SlotKeys, session: str, record: Mapping[str, Any]) -> list[Arg]:
+    return ["HSET", keys.sessions, session, json.dumps({**record, "at": time.time()})]
 
 
-def _removal(state: Connection, prefix: str, session: str) -> Writes:
-    (fields,) = untrusted.read(state, ("HKEYS", f"{prefix}m:{session}"))
-    with untrusted.reading(f"{prefix}m:{session}", "fields named by key groups"):
+def _removal(state: Connection, keys: SlotKeys, session: str) -> Writes:
+    (fields,) = untrusted.read(state, ("HKEYS", keys.manifest(session)))
+    with untrusted.reading(keys.manifest(session), "fields named by key groups"):
         numbers = [int(n) for n in fields]
-    return [*pieces.removing(prefix, session, numbers), ["HDEL", f"{prefix}sessions", session]]
+    return [*pieces.removing(keys, session, numbers), ["HDEL", keys.sessions, session]]

@@ -24,8 +24,9 @@ from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import SlotView
 from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, SlotBroken
-from udo_protocol.queue import keys, route, slot
+from udo_protocol.queue import route, slot
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import pieces, untrusted
 
 # The interval at which counters are published, too; a look costs some 0.2 ms of processor time.
@@ -132,13 +133,13 @@ class Monitor:
             raise
 
     def _look_at(self, queue: Connection, v: SlotView, now_s: float) -> SlotLook:
-        prefix = keys.prefix(v.deployment, v.number)
-        log = slot.slot_stats(queue, prefix)
-        now = slot.read_stats(queue, prefix, v.owner.name) if v.owner else {}
+        keys = SlotKeys(v.deployment, v.number)
+        log = slot.slot_stats(queue, keys)
+        now = slot.read_stats(queue, keys, v.owner.name) if v.owner else {}
         seen = self._driver.inspect(v.owner.handle) if v.owner and v.owner.handle else None
         self._count(queue, v, now, seen.cpu_s if seen else 0.0)
         if v.owner and v.wanted and v.wanted.image.manifest.key:
-            packed = slot.read_group_events(queue, prefix, v.owner.name)
+            packed = slot.read_group_events(queue, keys, v.owner.name)
             self.groups.look(v.deployment, v.number, now_s, v.owner.name, packed)
         allowed = v.owner.assigned.allowance if v.owner else Allowance()
         owner = v.owner.name if v.owner and seen and seen.running else ""
@@ -158,7 +159,7 @@ class Monitor:
             cores=allowed.cpus or 1.0,  # without a limit one core: the most that an operator in Python can use
             memory_bytes=allowed.memory_bytes or self._memory_bytes,
             published=bool(now),
-            told=route.frames_told(queue, prefix),
+            told=route.frames_told(queue, keys),
         )
 
     def _count(self, queue: Connection, v: SlotView, now: Mapping[str, float], cpu_s: float) -> None:
@@ -167,7 +168,7 @@ class Monitor:
         if v.owner:
             self._meter.count(v.deployment, v.number, v.owner.name, {**now, "cpu_s": cpu_s}, at)
         for name in self._meter.former(v.deployment, v.number, v.owner.name if v.owner else ""):
-            self._meter.count_former(name, slot.read_stats(queue, keys.prefix(v.deployment, v.number), name), at)
+            self._meter.count_former(name, slot.read_stats(queue, SlotKeys(v.deployment, v.number), name), at)
 
     def _measure_state(self, now_s: float) -> None:
         """Meter the bytes of each keyed session, if that is due."""
@@ -178,7 +179,7 @@ class Monitor:
         with contextlib.suppress(ServerLost), contextlib.closing(self._servers.glance("state")) as state:
             for d in keyed:
                 with contextlib.suppress(SlotBroken):
-                    self._meter.hold(d.name, _sessions(state, [own.prefix for own in d.own]), seconds, time.time())
+                    self._meter.hold(d.name, _sessions(state, [own.keys for own in d.own]), seconds, time.time())
 
     def _connected(self) -> Connection:
         if self._queue is None:
@@ -191,11 +192,11 @@ class Monitor:
             self._queue = None
 
 
-def _sessions(state: Connection, prefixes: Iterable[str]) -> dict[str, int]:
+def _sessions(state: Connection, slots: Iterable[SlotKeys]) -> dict[str, int]:
     """The bytes of each session over these slots."""
     found: dict[str, int] = {}
-    for prefix in prefixes:
-        for session, data in pieces.records(state, prefix).items():
-            key = f"{prefix}sessions"
+    for keys in slots:
+        for session, data in pieces.records(state, keys).items():
+            key = keys.sessions
             found[session] = found.get(session, 0) + untrusted.number(untrusted.document(data, key).get("bytes"), key)
     return found

@@ -107,7 +107,7 @@ class NodePlant:
         """The places of the key groups, and their load. Conflict while they move, and while a move would make a rollback impossible."""
         self._moves.require_none(deployment.name)
         with contextlib.closing(self._servers.connect("state")) as state:
-            if any(rewinding.kept(state, slot.prefix) for slot in deployment.own):
+            if any(rewinding.kept(state, slot.keys) for slot in deployment.own):
                 raise Conflict(f"deployment {deployment.name!r} can be rolled back by what is kept of its state, which a move would end")
         if self._moves.over_nodes(deployment.name):  # over nodes it is balanced by command
             return None

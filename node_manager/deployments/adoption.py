@@ -40,10 +40,10 @@ def adopt(node: NodeParts, images: Images, deployments: Deployments, scaling: Sc
         """Adopt the owner that a former manager left in a slot, and remove standbys of its updates. Return whether an owner was adopted."""
         left, adopted = assigned.pop((slot.deployment, slot.number), []), False
         with contextlib.closing(node.servers.connect("queue")) as queue:
-            owner_token = log.owner(queue, slot.prefix)
+            owner_token = log.owner(queue, slot.keys)
         for instance in left:
             if instance.assigned.comparing:  # its diff ended with the manager that ran it
-                mirrors.remove(instance, slot.prefix)
+                mirrors.remove(instance, slot.keys)
                 continue
             image = None
             if instance.token == owner_token:

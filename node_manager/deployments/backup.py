@@ -16,7 +16,7 @@ from threading import Event, Lock
 import structlog
 
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.deployments.move_steps import LOOK_CEILING_US, LOOK_INCREMENT_US, in_force, prefixes
+from node_manager.deployments.move_steps import LOOK_CEILING_US, LOOK_INCREMENT_US, in_force
 from node_manager.deployments.moves import Moves
 from node_manager.slots.loading import NodeParts
 from udo_protocol.errors import UdoError
@@ -24,6 +24,7 @@ from udo_protocol.queue import access
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import group_map, moving
 from udo_protocol.state.group_map import MoveStep, SlotGroups
 
@@ -39,7 +40,7 @@ class Backup:
         self._node, self._moves, self._deployment, self._refresh_s, self._lost = node, moves, deployment, refresh_s, lost
         self.over, self.ready = Event(), Event()
         self._writing = Lock()
-        self._prefix = prefixes(deployment)
+        self._keys_of = partial(SlotKeys, deployment.name)  # of a slot, by its number
         self._told: dict[int, str] = {}  # slot that stands ready -> its instance that may read the sources
         self._base: SlotGroups | None = None  # the map that the present steps start from
         self._run = ""  # the run of the queue server that has the frames
@@ -90,11 +91,11 @@ class Backup:
 
     def _checkpointed(self, state: Connection, queue: Connection, number: int, version: int) -> bool:
         """Whether the slot has made the checkpoint that it was asked for. A slot that has not is not asked again."""
-        prefix = self._prefix(number)
-        at = self._tell(state, number, version, lambda: moving.prepare_source(queue, prefix, version))
+        keys = self._keys_of(number)
+        at = self._tell(state, number, version, lambda: moving.prepare_source(queue, keys, version))
         if at is None:
             return False
-        if covered := self._within(self._refresh_s, lambda: log.slot_stats(queue, prefix).base > at):
+        if covered := self._within(self._refresh_s, lambda: log.slot_stats(queue, keys).base > at):
             del self._waits[number, version]
         return covered
 
@@ -104,29 +105,29 @@ class Backup:
         owner = slot.view().owner if slot is not None else None
         if owner is None:
             return False
-        mine, prefix = [step for step in steps if step.to == to], self._prefix(to)
+        mine, keys = [step for step in steps if step.to == to], self._keys_of(to)
         if self._told.get(to) != owner.name:  # a new instance has read nothing
-            sources = dict.fromkeys(self._prefix(step.source) for step in mine)
+            sources = dict.fromkeys(self._keys_of(step.source) for step in mine)
             with contextlib.suppress(LookupError):  # it has just gone
-                self._node.servers.widen("state", owner.name, access.adopting(prefix, *sources))
+                self._node.servers.widen("state", owner.name, access.adopting(keys, *sources))
             self._told[to] = owner.name
             self._waits = {key: at for key, at in self._waits.items() if key[0] != to}
         for step in mine:  # each after the answer to the one before: a slot compares a frame with the last one only
             at = self._tell(state, to, step.version, partial(self._asked, state, queue, step))
-            if at is None or not self._within(_ANSWER_S, lambda at=at: log.slot_stats(queue, prefix).emitted >= at):  # type: ignore[misc]
+            if at is None or not self._within(_ANSWER_S, lambda at=at: log.slot_stats(queue, keys).emitted >= at):  # type: ignore[misc]
                 return False
         done = True
         for step in mine:
-            if self._within(self._refresh_s, lambda v=step.version: moving.is_prepared(state, prefix, v)):  # type: ignore[misc]
+            if self._within(self._refresh_s, lambda v=step.version: moving.is_prepared(state, keys, v)):  # type: ignore[misc]
                 self._waits.pop((to, step.version), None)
             else:
                 done = False
         return done
 
     def _asked(self, state: Connection, queue: Connection, step: MoveStep) -> int:
-        prefix = self._prefix(step.to)
-        moving.not_prepared(state, prefix, step.version)
-        return moving.prepare(queue, prefix, step.version, step.groups, step.source)
+        keys = self._keys_of(step.to)
+        moving.not_prepared(state, keys, step.version)
+        return moving.prepare(queue, keys, step.version, step.groups, step.source)
 
     def _within(self, seconds: float, done: Callable[[], bool]) -> bool:
         """Wait until `done`; return whether that was within `seconds`, and before the backup was over."""

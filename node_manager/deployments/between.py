@@ -84,7 +84,7 @@ class MoveBetween:
         """Do the same; yield each step when it is done."""
         name, node, taker = self._deployment.name, self._across.node, self._taker(intent.node)
         for slot in self._deployment.own:
-            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
+            rewinding.forget(state, queue, slot.keys)  # a rollback would undo what is moved
         try:
             ordinal = taker.ready(name, intent.to)
         except NotFound:
@@ -120,18 +120,18 @@ class MoveBetween:
             source, version, cut_s = self._source(placed, pending.source), pending.version, time.monotonic()
             if placed.version < version:
                 new = now.moved(pending.groups, pending.source, pending.to)
-                handed = partial(moving.is_handed_over, state, source.prefix, version)
-                cut_and_wait(queue, source.prefix, table(placed, new, pending.source), pending.groups, handed, self._gone)
+                handed = partial(moving.is_handed_over, state, source.keys, version)
+                cut_and_wait(queue, source.keys, table(placed, new, pending.source), pending.groups, handed, self._gone)
                 yield "handed over"
-            if moving.is_handed_over(state, source.prefix, version):
-                taker.take(name, intent.to, version, carrying.handed_over(state, source.prefix, version))
+            if moving.is_handed_over(state, source.keys, version):
+                taker.take(name, intent.to, version, carrying.handed_over(state, source.keys, version))
                 yield "taken"
             placed = self._learn(self._registry.move_groups(name, "in force", node=node, version=version))
             yield "in force"
             taker.adopt(name, intent.to, version, placed.document())
             self._waited(time.monotonic() - cut_s)
             yield "adopted"
-            carrying.forget(state, source.prefix, version)
+            carrying.forget(state, source.keys, version)
             yield "forgotten"
             self._learn(self._registry.move_groups(name, "done", node=node, version=version))
             yield "done"
@@ -149,7 +149,7 @@ class MoveBetween:
 
     def _noted(self, state: Connection, intent: Intent, cut: int) -> Intent:
         intent = replace(intent, cut=cut)
-        moving.note(state, self._deployment.slot.prefix, intent)
+        moving.note(state, self._deployment.slot.keys, intent)
         return intent
 
     def _source(self, placed: Placement, place: int) -> Slot:

@@ -140,7 +140,7 @@ class Lanes:
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
             while True:
                 try:
-                    log.slot_stats(queue, slot.prefix)
+                    log.slot_stats(queue, slot.keys)
                     return
                 except SlotBroken:
                     if time.monotonic() > deadline:
@@ -155,18 +155,18 @@ class Lanes:
         """
         with contextlib.closing(self._node.servers.connect("queue")) as queue:
             if lane.groups is None:
-                return [route.version(queue, slot.prefix) for slot in lane.slots]
+                return [route.version(queue, slot.keys) for slot in lane.slots]
             for slot in lane.slots:
-                log.uses(queue, slot.prefix, session, name)
+                log.uses(queue, slot.keys, session, name)
             return [lane.groups.routes[slot.number] for slot in lane.slots]
 
     def require_home(self, lane: Lane, asked: SessionRequest) -> int:
         """The version of a keyed session's map by which this node serves it. StateElsewhere, or StateLost, if it may not serve it."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            require_whole(state, lane.slot.prefix, asked)
+            require_whole(state, lane.slot.keys, asked)
             if self._deployments.find(asked.deployment).source != "registry":
                 return 0
-            return self._homes.require(state, lane.slot.prefix, asked)
+            return self._homes.require(state, lane.slot.keys, asked)
 
     def run_order(
         self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, *, stored: bool, wait_s: float
@@ -184,17 +184,17 @@ class Lanes:
 
         def between() -> None:
             if time.monotonic() > deadline:
-                missing = ", ".join(replication.lacking(state, slot.prefix)[1])
+                missing = ", ".join(replication.lacking(state, slot.keys)[1])
                 raise Unavailable(
                     f"deployment {slot.deployment!r} waits for its replicas on node {missing}, which do not know of a run yet"
                 )
 
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            if stored and placed is not None and not checkpoints.has_runs(state, slot.prefix, session):
-                checkpoints.order_after(state, slot.prefix, session, self._new_plan(slot.deployment))
-            order = checkpoints.run_order(state, slot.prefix, session, run, call, plan)
+            if stored and placed is not None and not checkpoints.has_runs(state, slot.keys, session):
+                checkpoints.order_after(state, slot.keys, session, self._new_plan(slot.deployment))
+            order = checkpoints.run_order(state, slot.keys, session, run, call, plan)
             if placed is not None and placed.replication is not None:
-                replication.await_held(state, slot.prefix, between)
+                replication.await_held(state, slot.keys, between)
             return order
 
     def _new_plan(self, deployment: str) -> int:
@@ -203,8 +203,7 @@ class Lanes:
 
     def forget_homes(self, moved: Iterable[MovedSession]) -> None:
         """Forget sessions whose group map has a newer version by now."""
-        prefixes = {d.name: d.slot.prefix for d in self._deployments.all()}
-        self._homes.moved(prefixes.get, moved)
+        self._homes.moved({d.name: d.slot.keys for d in self._deployments.all()}, moved)
 
     def _own_or_canary(self, deployment: NodeDeployment) -> Slot:
         with self._deployments.lock:
@@ -218,7 +217,7 @@ class Lanes:
         answering = [slot for slot in own if slot.view().owner] or own
         if len(answering) > 1:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
-                lanes = dict(zip(answering, log.open_lanes(queue, [slot.prefix for slot in answering]), strict=True))
+                lanes = dict(zip(answering, log.open_lanes(queue, [slot.keys for slot in answering]), strict=True))
             answering.sort(key=lambda slot: (lanes[slot], slot.chosen_at))
         answering[0].chosen_at = time.monotonic()
         return answering[0]
@@ -253,7 +252,7 @@ class Lanes:
                     del deployment.pinned[digest]
                     deployment.numbers.pop(digest, None)
                     self._deployments.save()
-            slot.stop(drop=True, letters_to=deployment.slot.prefix)
+            slot.stop(drop=True, letters_to=deployment.slot.keys)
 
         slot = deployment.pinned[digest] = Slot(self._node, deployment.name, number, pinned=digest, on_idle=retire)
         deployment.numbers[digest] = number

@@ -16,10 +16,11 @@ import structlog
 
 from node_manager.deployments.deployments import NodeDeployment
 from node_manager.slots.loading import LOAD_STATE_S, NodeParts
-from udo_protocol.queue import access, keys, route
+from udo_protocol.queue import access, route
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
 from udo_protocol.state import group_map, moving, rewinding
 from udo_protocol.state.group_map import SlotGroups
@@ -61,7 +62,7 @@ class MoveSteps:
 
     def __init__(self, node: NodeParts, deployment: NodeDeployment, stopping: Event, changed: Condition, gone: _Done) -> None:
         self._node, self._deployment, self._stopping, self._changed, self._gone = node, deployment, stopping, changed, gone
-        self._prefix = prefixes(deployment)
+        self._keys_of = partial(SlotKeys, deployment.name)  # of a slot, by its number
         self._cut_at, self._ms = time.monotonic(), dict[str, float]()  # when each step since the cut was done, for the log
 
     def _done(self, step: str) -> None:
@@ -69,12 +70,12 @@ class MoveSteps:
 
     def run(self, state: Connection, queue: Connection, intent: Intent, progress: Progress) -> None:
         """Do all that is left of a move; its note stays."""
-        deployment, first, prefix = self._deployment, self._deployment.slot.prefix, self._prefix
+        deployment, first, keys_of = self._deployment, self._deployment.slot.keys, self._keys_of
         for slot in deployment.own:
-            rewinding.forget(state, queue, slot.prefix)  # a rollback would undo what is moved
+            rewinding.forget(state, queue, slot.keys)  # a rollback would undo what is moved
         while True:
             now = in_force(state, deployment)
-            adopted = partial(moving.is_adopted, state, prefix(intent.to), now.routes.get(intent.to, 0))
+            adopted = partial(moving.is_adopted, state, keys_of(intent.to), now.routes.get(intent.to, 0))
             if not adopted():
                 self._await(queue, now, intent.to, None, adopted)
                 self._done("taken_in_ms")
@@ -93,32 +94,32 @@ class MoveSteps:
                 intent = replace(intent, cut=new.version)
                 moving.note(state, first, intent)
             self._cut_at, self._ms = time.monotonic(), {}
-            self._await(queue, new, source, groups, partial(moving.is_handed_over, state, prefix(source), new.version))
+            self._await(queue, new, source, groups, partial(moving.is_handed_over, state, keys_of(source), new.version))
             self._done("handed_over_ms")
-            moving.deliver(state, prefix(source), prefix(intent.to), first, new)
+            moving.deliver(state, keys_of(source), keys_of(intent.to), first, new)
             self._done("delivered_ms")
 
     def _read_ahead(self, state: Connection, queue: Connection, version: int, groups: Sequence[int], source: int, to: int) -> None:
         """Let the other slot's owner read the groups ahead; a new owner begins again."""
-        prefix, slot = self._prefix, next(slot for slot in self._deployment.own if slot.number == to)
+        keys_of, slot = self._keys_of, next(slot for slot in self._deployment.own if slot.number == to)
         told = ""
 
         def prepared() -> bool:
             nonlocal told
             owner = slot.view().owner
             if owner is not None and owner.name != told:
-                self._allow(owner.name, access.adopting(prefix(to), prefix(source)))
-                moving.prepare(queue, prefix(to), version, groups, source)
+                self._allow(owner.name, access.adopting(keys_of(to), keys_of(source)))
+                moving.prepare(queue, keys_of(to), version, groups, source)
                 told = owner.name
-            return moving.is_prepared(state, prefix(to), version)
+            return moving.is_prepared(state, keys_of(to), version)
 
         if self._within(_AHEAD_S, prepared):
-            at = moving.prepare_source(queue, prefix(source), version)
-            self._within(_LAST_LOOK_S, lambda: log.slot_stats(queue, prefix(source)).base > at)
-            moving.not_prepared(state, prefix(to), version)
-            moving.prepare(queue, prefix(to), version, groups, source)
+            at = moving.prepare_source(queue, keys_of(source), version)
+            self._within(_LAST_LOOK_S, lambda: log.slot_stats(queue, keys_of(source)).base > at)
+            moving.not_prepared(state, keys_of(to), version)
+            moving.prepare(queue, keys_of(to), version, groups, source)
             self._within(_LAST_LOOK_S, prepared)
-        self._allow(told, access.state(prefix(to)))
+        self._allow(told, access.state(keys_of(to)))
 
     def _within(self, seconds: float, done: _Done) -> bool:
         """Wait until `done`; return whether that was within `seconds`."""
@@ -141,27 +142,27 @@ class MoveSteps:
             self._done("serving_ms")
             self._stopping.wait(_ANSWERED_S)
 
-        cut_and_wait(queue, self._prefix(number), new.route(number, self._prefix), groups, done, self._gone, serving)
+        cut_and_wait(queue, self._keys_of(number), new.route(number, self._keys_of), groups, done, self._gone, serving)
 
 
 def cut_and_wait(
     queue: Connection,
-    prefix: str,
+    keys: SlotKeys,
     table: Route,
     groups: Sequence[int] | None,
     done: _Done,
     gone: _Done,
     serving: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make the cut in the slot of that prefix, and wait until its owner has done its part. Interrupted once `gone`.
+    """Make the cut in the slot with these keys, and wait until its owner has done its part. Interrupted once `gone`.
 
     `serving` is called when adopted groups serve, before they are made part of the state.
     """
     if done():  # done by the log of a queue server that was lost
-        route.change(queue, prefix, table)
+        route.change(queue, keys, table)
         return
     backoff = LinearBackoff(LOOK_INCREMENT_US, _STEP_CEILING_US)
-    at, emitted = moving.cut(queue, prefix, table, groups)
+    at, emitted = moving.cut(queue, keys, table, groups)
     while not done():
         if gone():
             raise Interrupted
@@ -170,14 +171,14 @@ def cut_and_wait(
             # frame once more makes them part of the state.
             if groups is None:
                 serving()
-            moving.cut(queue, prefix, table, groups, again=True)
+            moving.cut(queue, keys, table, groups, again=True)
         backoff.pause()
-        at, emitted = moving.cut(queue, prefix, table, groups)
+        at, emitted = moving.cut(queue, keys, table, groups)
 
 
 def in_force(state: Connection, deployment: NodeDeployment) -> SlotGroups:
     """The map in force: which slot has which key group."""
-    found = group_map.load(state, deployment.slot.prefix)
+    found = group_map.load(state, deployment.slot.keys)
     return found or SlotGroups.even([slot.number for slot in deployment.own], deployment.config.instance.key_groups)
 
 
@@ -188,15 +189,9 @@ def source_of(now: SlotGroups, intent: Intent) -> tuple[int, list[int], int]:
     return source, [g for g in left if now.groups[g] == source], len(left)
 
 
-def prefixes(deployment: NodeDeployment) -> Callable[[int], str]:
-    """Slot number -> prefix of the slot's keys."""
-    return lambda number: keys.prefix(deployment.name, number)
-
-
 def restore_routes(state: Connection, queue: Connection, deployment: NodeDeployment, now: SlotGroups) -> None:
     """Give a new queue server, which knows no routes, those of the slots. A slot gets its route only after it has adopted its groups."""
-    prefix = prefixes(deployment)
     for number, version in now.routes.items():
-        p = prefix(number)
-        if moving.is_adopted(state, p, version) and route.version(queue, p) < version:
-            route.change(queue, p, now.route(number, prefix))
+        keys = SlotKeys(deployment.name, number)
+        if moving.is_adopted(state, keys, version) and route.version(queue, keys) < version:
+            route.change(queue, keys, now.route(number, partial(SlotKeys, deployment.name)))

@@ -28,7 +28,6 @@ from node_manager.deployments.move_steps import (
     MoveSteps,
     Progress,
     in_force,
-    prefixes,
     restore_routes,
     source_of,
 )
@@ -39,6 +38,7 @@ from udo_protocol.errors import Conflict, NotFound, UdoError, Unavailable, Usage
 from udo_protocol.queue import route
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import MOVES_GROUPS
 from udo_protocol.state import carrying, group_map, moving
 from udo_protocol.state.group_map import SlotGroups
@@ -83,7 +83,7 @@ class Moves:
 
         If a queue server was lost during a move, the source may have handed over while the new server knows of no cut: that is made first.
         """
-        backoff, prefix = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US), prefixes(deployment)
+        backoff = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US)
         while True:
             with _servers(self._node) as (state, queue):
                 if placed := self._across.find(deployment.name):
@@ -93,9 +93,11 @@ class Moves:
                         raise self._moving_still(deployment)
                     backoff.pause()
                     continue
-                intent = moving.noted(state, deployment.slot.prefix)
+                intent = moving.noted(state, deployment.slot.keys)
                 now = self.of(state, deployment)
-                if intent is None or intent.cut <= now.version or route.version(queue, prefix(source_of(now, intent)[0])) >= intent.cut:
+                if intent is None or intent.cut <= now.version:
+                    return now, queue.run_id
+                if route.version(queue, SlotKeys(deployment.name, source_of(now, intent)[0])) >= intent.cut:
                     return now, queue.run_id
             if time.monotonic() > deadline:
                 raise self._moving_still(deployment)
@@ -111,7 +113,7 @@ class Moves:
     def fix(self, deployment: NodeDeployment) -> None:
         """Store the map before the deployment is given other slots: while none is stored, it follows from the present slots."""
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            moving.put(state, deployment.slot.prefix, self.of(state, deployment), only_if_none=True)
+            moving.put(state, deployment.slot.keys, self.of(state, deployment), only_if_none=True)
 
     def leave_out(self, deployment: NodeDeployment, numbers: Sequence[int]) -> None:
         """Take these slots, which have no groups any more, out of the map: attempts that begin from now on do not END there."""
@@ -120,7 +122,7 @@ class Moves:
             now = self.of(state, deployment)
             for number in numbers:
                 now = now.without(number) if number in now.routes else now
-            moving.put(state, deployment.slot.prefix, now)
+            moving.put(state, deployment.slot.keys, now)
 
     # -- moves -------------------------------------------------------------------------------------------------------
 
@@ -128,21 +130,21 @@ class Moves:
         """Conflict while key groups of the deployment are being moved."""
         deployment = self._deployments.find(name)
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            if moving.noted(state, deployment.slot.prefix) is not None or self._coming(state, deployment):
+            if moving.noted(state, deployment.slot.keys) is not None or self._coming(state, deployment):
                 raise self._under_move(name)
 
     def tell(self, state: Connection, deployment: NodeDeployment, tell: Callable[[], int]) -> int | None:
         """Append a frame to the log of one of its slots by `tell`, unless key groups move: a slot compares such a frame with the last one
         that it got."""
         with self._changed:
-            return tell() if moving.noted(state, deployment.slot.prefix) is None else None
+            return tell() if moving.noted(state, deployment.slot.keys) is None else None
 
     def _coming(self, state: Connection, deployment: NodeDeployment) -> bool:
         """Whether key groups from another node wait to be adopted."""
         if self._across.find(deployment.name) is None:
             return False
-        taken = ((slot.prefix, carrying.taken(state, slot.prefix)) for slot in deployment.own)
-        return any(version and not moving.is_adopted(state, prefix, version) for prefix, version in taken)
+        taken = ((slot.keys, carrying.taken(state, slot.keys)) for slot in deployment.own)
+        return any(version and not moving.is_adopted(state, keys, version) for keys, version in taken)
 
     def _under_move(self, name: str) -> Conflict:
         where = f"node {self._node.settings.node}"
@@ -174,13 +176,13 @@ class Moves:
         self._require(deployment, wanted, to, strategy, (node or self._across.node) if over else node)
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
             intent = Intent(tuple(wanted), to, DIRECT if over else strategy, node=(node or self._across.node) if over else "")
-            noted = moving.noted(state, deployment.slot.prefix)
+            noted = moving.noted(state, deployment.slot.keys)
             if noted is not None and replace(noted, cut=0) != intent:
                 raise Conflict(f"key groups of deployment {name!r} are being moved to slot {noted.to}: try again when that is done")
             if noted is None:
                 self.require_quiet(deployment)
                 self.require_able(deployment)
-                moving.note(state, deployment.slot.prefix, intent)
+                moving.note(state, deployment.slot.keys, intent)
             progress = self._begin(deployment, intent)
         deadline = time.monotonic() + wait_s
         told = None
@@ -245,9 +247,9 @@ class Moves:
         """Go on with a move to slot `to` of `node` that this node has begun, by the registry, and does not know any more."""
         deployment = self._deployments.find(name)
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
-            if moving.noted(state, deployment.slot.prefix) is None:
+            if moving.noted(state, deployment.slot.keys) is None:
                 intent = Intent(pending.groups, to, DIRECT, cut=pending.version, node=node)
-                moving.note(state, deployment.slot.prefix, intent)
+                moving.note(state, deployment.slot.keys, intent)
                 self._begin(deployment, intent)
 
     def resume(self) -> None:
@@ -265,9 +267,9 @@ class Moves:
                 with _servers(self._node) as (state, queue):
                     if placed:
                         self.takes.tell_map(state, queue, deployment, placed)
-                    elif (now := group_map.load(state, deployment.slot.prefix)) is not None:
+                    elif (now := group_map.load(state, deployment.slot.keys)) is not None:
                         restore_routes(state, queue, deployment, now)
-                    intent = moving.noted(state, deployment.slot.prefix)
+                    intent = moving.noted(state, deployment.slot.keys)
                 if intent is not None:
                     with self._changed:
                         self._begin(deployment, intent)
@@ -292,7 +294,7 @@ class Moves:
                 with _servers(self._node) as (state, queue):
                     steps.run(state, queue, intent, progress)
                     with self._changed:  # in one step: a caller that asks for the next move finds this one, or none
-                        moving.note(state, deployment.slot.prefix, None)
+                        moving.note(state, deployment.slot.keys, None)
                         progress.done = True
                         self._ended(name)
                 return

@@ -45,7 +45,7 @@ class Scaling:
         with self._lock:
             deployment.beside.pop(slot.number, None)
             self._deployments.save()
-        slot.stop(drop=True, letters_to=deployment.slot.prefix)
+        slot.stop(drop=True, letters_to=deployment.slot.keys)
 
     def begin(self, deployment: NodeDeployment, count: int) -> None:
         """Give a new keyed deployment its slots, before the first lane is opened, so that no key group has to move."""
@@ -111,7 +111,7 @@ class Scaling:
         is repeated."""
         deadline = time.monotonic() + _LANES_WAIT_S
         with contextlib.suppress(ServerLost, SlotBroken), contextlib.closing(self._node.servers.glance("queue")) as queue:
-            while time.monotonic() < deadline and any(slot_stats(queue, slot.prefix).lanes for slot in deployment.own):
+            while time.monotonic() < deadline and any(slot_stats(queue, slot.keys).lanes for slot in deployment.own):
                 if stopping.wait(_LANES_LOOK_S):
                     return
 

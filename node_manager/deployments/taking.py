@@ -57,7 +57,7 @@ class Takes:
         self._require_able(deployment)
         with self._servers() as (state, queue):
             for mine in deployment.own:
-                rewinding.forget(state, queue, mine.prefix)  # a rollback would undo what is moved
+                rewinding.forget(state, queue, mine.keys)  # a rollback would undo what is moved
         return deployment.own.index(own)
 
     def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
@@ -68,18 +68,18 @@ class Takes:
         """
         _, own = self._find(name, slot)
         with self._servers() as (state, queue):
-            copy = carrying.copied(state, own.prefix, version, secrets.token_hex(8), carried)
+            copy = carrying.copied(state, own.keys, version, secrets.token_hex(8), carried)
             with self._routes:
-                if copy and route.version(queue, own.prefix) >= version:
-                    carrying.leave_out(state, own.prefix, version)
+                if copy and route.version(queue, own.keys) >= version:
+                    carrying.leave_out(state, own.keys, version)
                 else:
-                    carrying.take(state, own.prefix, version, copy)
+                    carrying.take(state, own.keys, version, copy)
 
     def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any], wait_s: float = ADOPT_S) -> None:
         """Let the slot adopt them; return when they are durably its own. Unavailable after `wait_s`."""
         deployment, own = self._find(name, slot)
         with self._lock, self._servers() as (state, queue):
-            if not carrying.is_taken(state, own.prefix, version):
+            if not carrying.is_taken(state, own.keys, version):
                 raise ProtocolError(f"slot {slot} of deployment {name!r} was not brought what it is to adopt by version {version}")
             self._adopt(deployment, own, state, queue, version, self._across.learn_one(name, placement), time.monotonic() + wait_s)
 
@@ -87,8 +87,8 @@ class Takes:
         """After a start, or the loss of the queue server: adopt, without being asked, the groups that wait for a map now in force."""
         with self._lock, self._servers() as (state, queue):
             for own in deployment.own:
-                version = carrying.taken(state, own.prefix)
-                if version and placed.version >= version and not moving.is_adopted(state, own.prefix, version):
+                version = carrying.taken(state, own.keys)
+                if version and placed.version >= version and not moving.is_adopted(state, own.keys, version):
                     self._adopt(deployment, own, state, queue, version, placed, time.monotonic() + ADOPT_S)
 
     def _adopt(
@@ -97,7 +97,7 @@ class Takes:
         now = placed.map(deployment.config.instance.key_groups)
         place = placed.of(self._across.node)[deployment.own.index(own)]
         began = time.monotonic()
-        adopted = partial(moving.is_adopted, state, own.prefix, version)
+        adopted = partial(moving.is_adopted, state, own.keys, version)
 
         def gone() -> bool:
             if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ class Takes:
                 raise Unavailable(f"node {self._across.node} stops, or deployment {deployment.name!r} was removed: nothing is adopted now")
             return False
 
-        cut_and_wait(queue, own.prefix, table(placed, now, place), None, adopted, gone)
+        cut_and_wait(queue, own.keys, table(placed, now, place), None, adopted, gone)
         self.tell_map(state, queue, deployment, placed)
         ms = round((time.monotonic() - began) * 1000, 1)
         _log.info("key groups have come from another node", deployment=deployment.name, slot=own.number, version=version, adopted_ms=ms)
@@ -120,17 +120,17 @@ class Takes:
         """
         now, done = placed.map(deployment.config.instance.key_groups), True
         for place, slot in zip(placed.of(self._across.node), deployment.own, strict=False):
-            if (version := now.routes.get(place)) is None or route.version(queue, slot.prefix) >= version:
+            if (version := now.routes.get(place)) is None or route.version(queue, slot.keys) >= version:
                 continue
             with self._routes:
-                taken = carrying.taken(state, slot.prefix)
-                if taken and not moving.is_adopted(state, slot.prefix, taken):
+                taken = carrying.taken(state, slot.keys)
+                if taken and not moving.is_adopted(state, slot.keys, taken):
                     done &= placed.version < taken
                 else:
-                    route.change(queue, slot.prefix, table(placed, now, place))
-        intent = moving.noted(state, deployment.slot.prefix)
+                    route.change(queue, slot.keys, table(placed, now, place))
+        intent = moving.noted(state, deployment.slot.keys)
         if intent is not None and intent.cut > placed.version:
-            done &= any(route.version(queue, slot.prefix) >= intent.cut for slot in deployment.own)
+            done &= any(route.version(queue, slot.keys) >= intent.cut for slot in deployment.own)
         return done
 
     def _find(self, name: str, slot: int) -> tuple[NodeDeployment, Slot]:

@@ -31,7 +31,8 @@ from node_manager.settings import NodeSettings
 from udo_protocol.assignment import Assignment, InstancePlace, InstanceRole, MirrorRole, Program
 from udo_protocol.errors import OperatorError, ServerLost
 from udo_protocol.lifecycle import INSTANCE, Lifecycle
-from udo_protocol.queue import access, keys
+from udo_protocol.queue import access
+from udo_protocol.queue.keys import SlotKeys, warm
 from udo_protocol.queue.slot import ABILITIES
 from udo_protocol.state import changelog
 from udo_protocol.state.dead_letters import DEAD_LETTER
@@ -182,8 +183,8 @@ class Instances:
         # A cold start has these paths already, in front of the runtime; an engine's operator is another process.
         path = self._place(instance, image, inside) if instance.kind == WARM else []
         self.driver.limit(instance.handle, allowance)
-        prefix = keys.prefix(at.deployment, at.number)
-        place = InstancePlace(instance.name, token, prefix, self._socket(inside, "queue"), self._socket(inside, "state"))
+        keys = SlotKeys(at.deployment, at.number)
+        place = InstancePlace(instance.name, token, keys, self._socket(inside, "queue"), self._socket(inside, "state"))
         program = Program(manifest.entry, tuple(path), command, manifest.keyed, manifest.state, config.env, config.secrets)
         told = Assignment(
             place,
@@ -201,14 +202,14 @@ class Instances:
         instance.record = InstanceRecord.of(told, at, allowance)
         self.move(instance, "loading")
         if manifest.key:
-            self._servers.widen("state", instance.name, (access.reading if mirror else access.state)(prefix))
+            self._servers.widen("state", instance.name, (access.reading if mirror else access.state)(keys))
         elif config.policy == DEAD_LETTER and not mirror:
-            self._servers.widen("state", instance.name, access.letters(prefix))
-        rules = (access.comparing if mirror else access.queue)(prefix, instance.name)
+            self._servers.widen("state", instance.name, access.letters(keys))
+        rules = (access.comparing if mirror else access.queue)(keys, instance.name)
         with contextlib.closing(self._servers.connect("queue")) as conn:
             self._servers.users.widen("queue", conn.call, instance.name, rules)
             # Holds secrets: expires soon even if it is not fetched.
-            key = keys.warm(instance.name)
+            key = warm(instance.name)
             conn.transaction([("RPUSH", key, json.dumps(told.document())), ("PEXPIRE", key, int(manifest.limits.open_timeout_s * 1000))])
 
     def ready(self, instance: Instance, report: Mapping[str, Any]) -> None:
@@ -258,7 +259,7 @@ class Instances:
         """Stop keeping the changelog for a standby or a mirror, however it ended."""
         if record.follow or record.comparing:
             with contextlib.suppress(ServerLost), contextlib.closing(self._servers.connect("state")) as state:
-                state.call(*changelog.leaving(keys.prefix(record.deployment, record.slot), instance))
+                state.call(*changelog.leaving(SlotKeys(record.deployment, record.slot), instance))
 
     def recover(self) -> list[Instance]:
         """The instances of a former manager that still run; the remains of the others are removed."""

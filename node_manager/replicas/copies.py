@@ -22,8 +22,9 @@ from udo_protocol import supervised
 from udo_protocol.errors import Conflict, UdoError, Unavailable
 from udo_protocol.node import replica_calls
 from udo_protocol.node.api import NodeClient
-from udo_protocol.queue import keys, slot
+from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import REPLICA_NUMBERS, REPLICAS, SlotKeys
 from udo_protocol.state import replica_copies
 from udo_protocol.state.group_map import FIRST_VERSION
 from udo_protocol.state.replication import LoggedWrites, ReplicaName
@@ -75,8 +76,8 @@ class Copies:
     def _drop(self, state: Connection, key: Key, number: int) -> None:
         if not self.in_use(key[0], number):
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
-                slot.drop_slot(state, queue, keys.prefix(key[0], number))
-        state.call("HDEL", keys.REPLICAS, _field(key))
+                slot.drop_slot(state, queue, SlotKeys(key[0], number))
+        state.call("HDEL", REPLICAS, _field(key))
 
     def in_use(self, name: str, number: int) -> bool:
         """Whether a slot of this node has that number."""
@@ -86,7 +87,7 @@ class Copies:
     def discard(self, name: str, number: int) -> None:
         """Remove a copy that is not whole, or that a newer one has replaced."""
         with self.state() as state, contextlib.closing(self._node.servers.connect("queue")) as queue:
-            slot.drop_slot(state, queue, keys.prefix(name, number))
+            slot.drop_slot(state, queue, SlotKeys(name, number))
 
     def slots(self, name: str, deployment: NodeDeployment | None) -> list[tuple[int | None, int]]:
         """The slots that this node has to have beside those of `deployment`, in their order: (number, term).
@@ -125,7 +126,7 @@ class Copies:
         with self._lock, self.state() as state:
             for key, number in numbers(state).items():
                 if key[0] == deployment.name and number in own:
-                    state.call("HDEL", keys.REPLICAS, _field(key))
+                    state.call("HDEL", REPLICAS, _field(key))
 
     def stop(self) -> None:
         """Follow nothing any more; the next manager goes on."""
@@ -194,8 +195,8 @@ class Follower:
         if number is None or self._again:
             self._copy(state, owner, number)
             return
-        prefix = keys.prefix(self._key[0], number)
-        held = replica_copies.held(state, prefix)
+        keys = SlotKeys(self._key[0], number)
+        held = replica_copies.held(state, keys)
         after = self._read[-1].position if self._read else held.position
         found = replica_calls.follow_slot(owner, self._me, held.log, held.position, after, _WAIT_MS)
         if found is None:
@@ -207,7 +208,7 @@ class Follower:
         if whole:
             with self._until_over():
                 try:
-                    replica_copies.execute(state, prefix, source, self._read[:whole])
+                    replica_copies.execute(state, keys, source, self._read[:whole])
                 except Conflict as e:
                     _log.info("a replica copies its slot again", deployment=self._key[0], slot=self._key[2], why=str(e))
                     self._again = True
@@ -215,17 +216,17 @@ class Follower:
 
     def _copy(self, state: Connection, owner: NodeClient, former: int | None) -> None:
         name = self._key[0]
-        number = COPIES_FROM + int(state.call("INCR", keys.REPLICA_NUMBERS))
-        state.call("HSET", keys.REPLICAS, f"copying {number}", name)
+        number = COPIES_FROM + int(state.call("INCR", REPLICA_NUMBERS))
+        state.call("HSET", REPLICAS, f"copying {number}", name)
         self._read.clear()
         try:
-            replica_copies.received(state, keys.prefix(name, number), replica_calls.copy_slot(owner, self._me))
+            replica_copies.received(state, SlotKeys(name, number), replica_calls.copy_slot(owner, self._me))
             with self._until_over():
-                state.transaction([("HSET", keys.REPLICAS, _field(self._key), number), ("HDEL", keys.REPLICAS, f"copying {number}")])
+                state.transaction([("HSET", REPLICAS, _field(self._key), number), ("HDEL", REPLICAS, f"copying {number}")])
                 self._again = False
         except UdoError:
             self._copies.discard(name, number)
-            state.call("HDEL", keys.REPLICAS, f"copying {number}")
+            state.call("HDEL", REPLICAS, f"copying {number}")
             raise
         _log.info("replica of a slot", deployment=name, slot=self._key[2])
         if former is not None:
@@ -246,7 +247,7 @@ def _field(key: Key) -> str:
 
 def numbers(state: Connection) -> dict[Key, int]:
     """The copies that are whole: key -> number."""
-    flat, found = state.call("HGETALL", keys.REPLICAS), dict[Key, int]()
+    flat, found = state.call("HGETALL", REPLICAS), dict[Key, int]()
     for field, number in zip(flat[::2], flat[1::2], strict=True):
         made, _, rest = bytes(field).decode().partition(" ")
         if made.isdecimal():
@@ -257,9 +258,9 @@ def numbers(state: Connection) -> dict[Key, int]:
 
 def clean(state: Connection, drop: Callable[[str, int], None]) -> None:
     """When a manager starts: remove copies that its predecessor had not made whole."""
-    flat = state.call("HGETALL", keys.REPLICAS)
+    flat = state.call("HGETALL", REPLICAS)
     for field, name in zip(flat[::2], flat[1::2], strict=True):
         word, _, number = bytes(field).decode().partition(" ")
         if word == "copying":
             drop(bytes(name).decode(), int(number))
-            state.call("HDEL", keys.REPLICAS, field)
+            state.call("HDEL", REPLICAS, field)

@@ -18,6 +18,7 @@ from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import replica_copies, replication
 from udo_protocol.state.carrying import Carried
 from udo_protocol.state.placement import Placement
@@ -25,9 +26,9 @@ from udo_protocol.state.replication import LoggedWrites, ReplicaName, Replicas
 
 
 class Followed(NamedTuple):
-    """The writes to the slot with that prefix which follow those that a replica holds. `again`: the replica has to copy the slot."""
+    """The writes to the slot with these keys which follow those that a replica holds. `again`: the replica has to copy the slot."""
 
-    prefix: str
+    keys: SlotKeys
     again: bool
     writes: list[LoggedWrites]
 
@@ -56,7 +57,7 @@ class Sources:
                     copies = placed.replication
                     assert copies is not None
                     with self._lock:
-                        replication.configure(state, slot.prefix, placed.version, copies.counted[place], copies.joining[place])
+                        replication.configure(state, slot.keys, placed.version, copies.counted[place], copies.joining[place])
 
     def follow(self, replica: ReplicaName, log: str, held: str, after: str, wait_ms: int) -> Followed:
         """Note that the replica holds the log up to `held`; return the writes after `after`. Conflict if it is no replica of this slot."""
@@ -64,27 +65,27 @@ class Sources:
         with self._state() as state:
             with self._lock:
                 known = self._require_named(state, slot, replica)
-                if known.log != log or not replication.acknowledge(state, slot.prefix, replica.node, held):
-                    return Followed(slot.prefix, True, [])
-                replication.require(state, slot.prefix, replica.node)
-            return Followed(slot.prefix, False, replication.entries(state, slot.prefix, after, wait_ms))
+                if known.log != log or not replication.acknowledge(state, slot.keys, replica.node, held):
+                    return Followed(slot.keys, True, [])
+                replication.require(state, slot.keys, replica.node)
+            return Followed(slot.keys, False, replication.entries(state, slot.keys, after, wait_ms))
 
-    def copy(self, replica: ReplicaName) -> tuple[str, Iterator[Carried]]:
-        """Return the prefix of the slot, and its state."""
+    def copy(self, replica: ReplicaName) -> tuple[SlotKeys, Iterator[Carried]]:
+        """Return the keys of the slot, and its state."""
         slot = self._of(replica)
 
         def carried() -> Iterator[Carried]:
             with self._state() as state:
                 with self._lock:
                     self._require_named(state, slot, replica)
-                    replication.pin(state, slot.prefix, replica.node)
-                yield from replica_copies.copying(state, slot.prefix, replica.node)
+                    replication.pin(state, slot.keys, replica.node)
+                yield from replica_copies.copying(state, slot.keys, replica.node)
 
-        return slot.prefix, carried()
+        return slot.keys, carried()
 
     def _require_named(self, state: Connection, slot: Slot, replica: ReplicaName) -> Replicas:
         """Conflict if the slot does not know that replica."""
-        known = replication.replicas(state, slot.prefix)
+        known = replication.replicas(state, slot.keys)
         if known is None or replica.node not in known.named:
             raise Conflict(f"slot {replica.place} of {replica.deployment!r} has not heard yet of its replica on node {replica.node}")
         return known
@@ -95,11 +96,11 @@ class Sources:
         with self._state() as state:
             for deployment, placed in self._replicated():
                 for place, slot in self._own(deployment, placed):
-                    copies, known = placed.replication, replication.replicas(state, slot.prefix)
+                    copies, known = placed.replication, replication.replicas(state, slot.keys)
                     assert copies is not None
                     if known is None or not copies.joining[place]:
                         continue
-                    missing = replication.lacking(state, slot.prefix)[1]
+                    missing = replication.lacking(state, slot.keys)[1]
                     ready = [node for node in copies.joining[place] if node in known.required and node not in missing]
                     found += [InStep(deployment.name, place, node, known.version) for node in ready]
         return found
@@ -112,8 +113,8 @@ class Sources:
         with self._state() as state:
             found = {}
             for place, slot in self._own(deployment, placed):
-                required = replication.replicas(state, slot.prefix)
-                missing = set(replication.lacking(state, slot.prefix)[1])
+                required = replication.replicas(state, slot.keys)
+                missing = set(replication.lacking(state, slot.keys)[1])
                 found[slot.number] = sorted(missing | (placed.replication.named(place) - set(required.required if required else ())))
         return found
 

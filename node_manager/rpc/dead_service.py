@@ -26,8 +26,8 @@ def _message(kept: FoundLetter, *, whole: bool) -> pb.DeadLetter:
     letter = kept.letter
     message = pb.DeadLetter(
         id=kept.id,
-        deployment=kept.deployment,
-        slot=kept.slot,
+        deployment=kept.keys.deployment,
+        slot=kept.keys.number,
         operator=letter.operator,
         instance=letter.instance,
         session=letter.session,

@@ -115,7 +115,7 @@ class _Slots(Collector):
         with contextlib.suppress(ServerLost), contextlib.closing(self._manager.servers.glance("state")) as state:
             for deployment in self._manager.deployments.all():
                 for slot in deployment.own:
-                    if (size := replication.lag_bytes(state, slot.prefix)) is not None:
+                    if (size := replication.lag_bytes(state, slot.keys)) is not None:
                         lag.add_metric([deployment.name, str(slot.number)], size)
         return lag
 

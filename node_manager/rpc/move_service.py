@@ -128,7 +128,7 @@ def hand_over_runs(m: Manager, request: pb.HandOverRunsRequest) -> None:
         m.across.connect(source).hand_over_runs(name, source, request.to_node)
         return
     with connected_state(m) as state:
-        runs = checkpoints.runs(state, m.deployments.find(name).slot.prefix)
+        runs = checkpoints.runs(state, m.deployments.find(name).slot.keys)
     wanted = pb.TakeRunsRequest(deployment=name, sessions=[pb.SessionRuns(session=s, runs=known) for s, known in runs.items()])
     if request.to_node == here:
         return
@@ -138,8 +138,8 @@ def hand_over_runs(m: Manager, request: pb.HandOverRunsRequest) -> None:
 def take_runs(m: Manager, request: pb.TakeRunsRequest) -> None:
     """Note these runs of sessions beside those that this node knows itself."""
     with connected_state(m) as state:
-        prefix = m.deployments.find(request.deployment).slot.prefix
-        checkpoints.know_runs(state, prefix, {s.session: dict(s.runs) for s in request.sessions})
+        keys = m.deployments.find(request.deployment).slot.keys
+        checkpoints.know_runs(state, keys, {s.session: dict(s.runs) for s in request.sessions})
 
 
 @contextmanager

@@ -16,10 +16,10 @@ def _name(replica: pb.SlotReplica) -> ReplicaName:
 
 def copied(m: Manager, request: pb.CopySlotRequest) -> Iterator[pb.SlotCopyPart]:
     """The state of a slot, key by key."""
-    prefix, carried = m.sources.copy(_name(request.replica))
+    keys, carried = m.sources.copy(_name(request.replica))
     for key, value in carried:
         for at in range(0, max(len(value), 1), PART_BYTES):
-            yield pb.SlotCopyPart(key=key, value=value[at : at + PART_BYTES], more=at + PART_BYTES < len(value), prefix=prefix)
+            yield pb.SlotCopyPart(key=key, value=value[at : at + PART_BYTES], more=at + PART_BYTES < len(value), prefix=keys.prefix)
 
 
 def followed(m: Manager, request: pb.FollowSlotRequest) -> pb.FollowSlotReply:
@@ -29,4 +29,4 @@ def followed(m: Manager, request: pb.FollowSlotRequest) -> pb.FollowSlotReply:
         pb.LoggedWrites(position=w.position, token=w.token, whole=w.whole, commands=[pb.LoggedCommand(words=c) for c in w.commands])
         for w in found.writes
     ]
-    return pb.FollowSlotReply(again=found.again, writes=writes, prefix=found.prefix)
+    return pb.FollowSlotReply(again=found.again, writes=writes, prefix=found.keys.prefix)

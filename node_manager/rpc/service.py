@@ -36,6 +36,7 @@ from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.placement import Placement
 
@@ -104,7 +105,7 @@ class NodeService(rpc.NodeManagerServicer):
             require_groups(request.deployment, groups, wanted)
         routes = self._manager.lanes.begun(lane, request.session, request.lane)
         limits = wanted.config.slot_limits if wanted else DEFAULT
-        addresses = [self._address(slot.prefix, lane.run_id, route) for slot, route in zip(lane.slots, routes, strict=True)]
+        addresses = [self._address(slot.keys, lane.run_id, route) for slot, route in zip(lane.slots, routes, strict=True)]
         several = pb.GroupMap(version=lane.groups.version, slots=lane.groups.places()) if lane.groups and len(addresses) > 1 else None
         return pb.OpenLaneReply(
             operator=manifest.name,
@@ -140,12 +141,12 @@ class NodeService(rpc.NodeManagerServicer):
         known = (request.session, request.run, request.call, request.plan)
         return lanes.run_order(lane, placed, *known, stored=request.stored, wait_s=request.wait_ms / 1000), version
 
-    def _address(self, prefix: str, run_id: str, route: int) -> pb.SlotAddress:
+    def _address(self, keys: SlotKeys, run_id: str, route: int) -> pb.SlotAddress:
         """The address of a slot for a lane, and the lane's login."""
-        login, queue = self._manager.servers.lanes(prefix), self._queue
+        login, queue = self._manager.servers.lanes(keys), self._queue
         node = self._manager.settings.node
         user, password = login.user, login.password
-        return pb.SlotAddress(prefix=prefix, queue_socket=queue, run_id=run_id, user=user, password=password, route=route, node=node)
+        return pb.SlotAddress(prefix=keys.prefix, queue_socket=queue, run_id=run_id, user=user, password=password, route=route, node=node)
 
     @unary
     def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.DeployReply:

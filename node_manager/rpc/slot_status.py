@@ -17,6 +17,7 @@ from udo_protocol.errors import ServerLost, SlotBroken
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import untrusted
 from udo_protocol.state.dead_letters import count
 from udo_protocol.state.group_map import SlotGroups
@@ -56,22 +57,22 @@ class SlotReadings:
 
 def look(queue: Connection | None, state: Connection | None, v: SlotView) -> SlotReadings:
     """Read the figures of a slot. Keys that its operator may have broken affect this slot only."""
-    prefix = f"udo:{v.deployment}:{v.number}:"
+    keys = SlotKeys(v.deployment, v.number)
     broken: list[str] = []
 
-    def sound(conn: Connection | None, question: Callable[..., _Answer], *about: str, otherwise: _Answer) -> _Answer:
+    def sound(conn: Connection | None, question: Callable[..., _Answer], *about: Any, otherwise: _Answer) -> _Answer:
         try:
             return asked(conn, question, *about, otherwise=otherwise)
         except SlotBroken as e:
             broken.append(str(e))
             return otherwise
 
-    log = sound(queue, slot.slot_stats, prefix, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
+    log = sound(queue, slot.slot_stats, keys, otherwise=slot.SlotStats(0, 0, 0, 0, 0, 0))
     nothing: dict[str, float] = {}
-    counted = sound(queue, slot.read_stats, prefix, v.owner.name, otherwise=nothing) if v.owner else nothing
+    counted = sound(queue, slot.read_stats, keys, v.owner.name, otherwise=nothing) if v.owner else nothing
     ended = bool(v.owner and counted.get(slot.PROCESS_ENDS))
-    process_end = sound(queue, slot.read_process_end, prefix, v.owner.name, otherwise="") if v.owner and ended else ""
-    return SlotReadings(log, counted, sound(state, count, prefix, otherwise=0), "; ".join(broken), process_end)
+    process_end = sound(queue, slot.read_process_end, keys, v.owner.name, otherwise="") if v.owner and ended else ""
+    return SlotReadings(log, counted, sound(state, count, keys, otherwise=0), "; ".join(broken), process_end)
 
 
 def group_map_of(m: Manager, state: Connection | None, d: NodeDeployment) -> SlotGroups | None:

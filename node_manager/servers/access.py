@@ -23,6 +23,7 @@ from node_manager.servers.binaries import Role
 from udo_protocol.errors import Unavailable
 from udo_protocol.queue import access
 from udo_protocol.queue.connection import Connection, Login
+from udo_protocol.queue.keys import SlotKeys
 
 # Executes one command, with whichever client the caller has.
 Call = Callable[..., Any]
@@ -92,15 +93,15 @@ class Users:
         """The hour whose lane passwords are handed out now."""
         return int(self.clock() // LANE_PASSWORD_S)
 
-    def lanes(self, prefix: str, hour: int = 0) -> Login:
+    def lanes(self, keys: SlotKeys, hour: int = 0) -> Login:
         """The user of this slot's lanes, with its password of that hour."""
-        password = hmac.new(self._of_lanes, f"{prefix}{hour}".encode(), hashlib.sha256).hexdigest()
-        return Login(f"{LANES}:{prefix[4:-1]}", password)
+        password = hmac.new(self._of_lanes, f"{keys}{hour}".encode(), hashlib.sha256).hexdigest()
+        return Login(f"{LANES}:{keys.deployment}:{keys.number}", password)
 
-    def admit_lanes(self, call: Call, prefix: str, hour: int) -> None:
+    def admit_lanes(self, call: Call, keys: SlotKeys, hour: int) -> None:
         """Admit the user of a slot's lanes on the queue server, with the passwords of this hour and the last one. Connections stay."""
-        passwords = [_hash(self.lanes(prefix, h).password) for h in (hour, hour - 1)]
-        self._set("queue", call, self.lanes(prefix).user, ["on", "resetpass", *passwords, *access.lanes(prefix)])
+        passwords = [_hash(self.lanes(keys, h).password) for h in (hour, hour - 1)]
+        self._set("queue", call, self.lanes(keys).user, ["on", "resetpass", *passwords, *access.lanes(keys)])
 
     def widen(self, role: Role, call: Call, name: str, rules: Sequence[str]) -> None:
         """Give a user of the queue server these rights on the server of this role, with the password it has."""

@@ -32,8 +32,8 @@ from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.files import lock_within
 from udo_protocol.limits import SERVER_WAIT_S
-from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection, Login, ReplyError, ServerLoading
+from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
 from udo_protocol.queue.slot import lua_source
 
 _log = structlog.get_logger()
@@ -79,7 +79,8 @@ class Servers:
         self._lock = Lock()
         self._trouble: dict[Role, str] = {}
         self._launched: set[proc.ProcessId] = set()
-        self._with_lanes: dict[str, int] = {}  # slot -> the hour whose password its lanes' user has; every server starts with that user
+        # The hour whose password the user of a slot's lanes has; every server starts with that user.
+        self._with_lanes: dict[SlotKeys, int] = {}
         self._stopping = Event()
         self._hang_s = settings.server_hang_s
         self._probe_s, self._probe_every_s = min(_PROBE_MOST_S, self._hang_s / 4), min(_PROBE_EVERY_S, self._hang_s / 4)
@@ -136,18 +137,18 @@ class Servers:
         with self._administered(role) as client:
             self.users.widen(role, client.execute_command, name, rules)
 
-    def lanes(self, prefix: str) -> Login:
+    def lanes(self, keys: SlotKeys) -> Login:
         """The login of this slot's lanes; ServerLost while the queue server is away."""
-        if (hour := self.users.hour()) != self._with_lanes.get(prefix):
+        if (hour := self.users.hour()) != self._with_lanes.get(keys):
             with self._administered("queue") as client:
-                self.users.admit_lanes(client.execute_command, prefix, hour)
-            self._with_lanes[prefix] = hour
-        return self.users.lanes(prefix, hour)
+                self.users.admit_lanes(client.execute_command, keys, hour)
+            self._with_lanes[keys] = hour
+        return self.users.lanes(keys, hour)
 
-    def dismiss_lanes(self, prefix: str) -> None:
+    def dismiss_lanes(self, keys: SlotKeys) -> None:
         """Remove the user of a removed slot's lanes."""
-        self._with_lanes.pop(prefix, None)
-        self.dismiss(self.users.lanes(prefix).user)
+        self._with_lanes.pop(keys, None)
+        self.dismiss(self.users.lanes(keys).user)
 
     def dismiss(self, name: str) -> None:
         """Remove the users of an instance that is gone, and close connections that it left open."""
@@ -180,7 +181,7 @@ class Servers:
             self._renew(client)
 
     def _renew(self, client: redis.Redis) -> None:
-        client.set(keys.HEARTBEAT, os.getpid(), px=self._settings.heartbeat_grace_ms)
+        client.set(HEARTBEAT, os.getpid(), px=self._settings.heartbeat_grace_ms)
 
     def stop(self) -> None:
         """Stop the watchdog and both servers and remove their sockets."""

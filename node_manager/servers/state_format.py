@@ -13,8 +13,9 @@ from urllib.parse import quote
 import structlog
 
 from udo_protocol.errors import Unavailable
-from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Arg, Connection, ReplyError
+from udo_protocol.queue.keys import FORMAT as FORMAT_KEY
+from udo_protocol.queue.keys import MIGRATED
 from udo_protocol.state.pieces import PiecePlace, entry
 
 _log = structlog.get_logger()
@@ -28,7 +29,7 @@ _OBSOLETE = re.compile(rb"(?:kept|changelog|logged|readers|reading|follower)$|(?
 
 def bring_up(state: Connection) -> int:
     """Convert the server's keys to this release's format; return the format they had. Unavailable if that is a later release's."""
-    stored = bytes(state.call("GET", keys.FORMAT) or b"1").decode("utf-8", "replace")
+    stored = bytes(state.call("GET", FORMAT_KEY) or b"1").decode("utf-8", "replace")
     if not stored.isdecimal() or int(stored) > FORMAT:
         raise Unavailable(
             f"the state server's file is of format {stored}, written by a later release; expected at most {FORMAT}. Start that release, "
@@ -51,7 +52,7 @@ def upgraded(state: Connection, stored: int) -> Iterator[str]:
     for prefix, name in slots:
         kind, _, session = name.partition(b":")
         change = changes.get(kind)
-        if change is None or state.call("SISMEMBER", keys.MIGRATED, prefix + name):
+        if change is None or state.call("SISMEMBER", MIGRATED, prefix + name):
             continue
         key = (prefix + name).decode("utf-8", "replace")
         try:
@@ -59,9 +60,9 @@ def upgraded(state: Connection, stored: int) -> Iterator[str]:
         except (ReplyError, ValueError) as e:  # an operator may have written anything there; its slot says that the key is broken
             _log.warning("stored state is not of the expected form", key=key, error=str(e))
             continue
-        state.transaction([*commands, ["SADD", keys.MIGRATED, prefix + name]])
+        state.transaction([*commands, ["SADD", MIGRATED, prefix + name]])
         yield key
-    state.transaction([["SET", keys.FORMAT, FORMAT], ["DEL", keys.MIGRATED]])
+    state.transaction([["SET", FORMAT_KEY, FORMAT], ["DEL", MIGRATED]])
 
 
 def _manifest(state: Connection, prefix: bytes, session: bytes) -> list[list[Arg]]:

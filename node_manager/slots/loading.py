@@ -25,8 +25,9 @@ from udo_protocol.clock import ObservedTime
 from udo_protocol.cut import cut
 from udo_protocol.errors import Conflict, Fenced, OperatorError, StateLost, UdoError, by_code
 from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
-from udo_protocol.queue import keys, slot
+from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import rewinding
 
 # Variables that act only on a process that is started with them. No others are set at its start: they would also reach the program that
@@ -125,10 +126,10 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     image, manifest = load.wanted.image, load.wanted.image.manifest
     require_allowed(manifest, node.settings.node, node.settings.allow_network, node.instances.driver.capabilities())
     node.images.mend(image)
-    prefix = keys.prefix(deployment, number)
+    keys = SlotKeys(deployment, number)
     with contextlib.closing(node.servers.connect("state")) as state:
-        token = slot.next_token(state, prefix)
-        role = _role(load, state, prefix)
+        token = slot.next_token(state, keys)
+        role = _role(load, state, keys)
     pool = node.engines if manifest.own_process else node.pool
     whole = node.instances.whole(image)
     cold = whole or (not manifest.own_process and contradicts(image.dependencies))
@@ -152,7 +153,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     with contextlib.closing(node.servers.connect("queue")) as queue:
         while not load.cancelled.is_set():
             dead = instance.exited.is_set()
-            report = slot.ready(queue, prefix, instance.name, 1 if dead else _SLICE_MS)
+            report = slot.ready(queue, keys, instance.name, 1 if dead else _SLICE_MS)
             if report is not None:
                 node.instances.ready(instance, report)
                 if not report.get("ok"):
@@ -173,7 +174,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
     raise given_up(load)
 
 
-def _role(load: Load, state: Connection, prefix: str) -> InstanceRole:
+def _role(load: Load, state: Connection, keys: SlotKeys) -> InstanceRole:
     """The instance's role, and with it the state that it loads before its promotion.
 
     The newer version may die during a rollback. The former version is then loaded again, without following, while the stored state is still
@@ -184,11 +185,11 @@ def _role(load: Load, state: Connection, prefix: str) -> InstanceRole:
         return load.mirror or OwnerRole()
     digest = load.wanted.image.digest
     if not load.follow:
-        return StandbyRole(StateSource.KEPT) if rewinding.pending(state, prefix, digest) else OwnerRole()
+        return StandbyRole(StateSource.KEPT) if rewinding.pending(state, keys, digest) else OwnerRole()
     readable = load.serving in (manifest.state_version, *manifest.migrates_from)
-    if not readable and rewinding.possible(state, prefix, digest):
+    if not readable and rewinding.possible(state, keys, digest):
         return load.mirror or StandbyRole(StateSource.KEPT)
-    if not readable and (why := rewinding.gone(state, prefix)):
+    if not readable and (why := rewinding.gone(state, keys)):
         there = f"the present state (version {load.serving})"
         raise Conflict(f"{manifest.reference} cannot read {there}, and it is too late to roll back: {why}")
     return load.mirror or StandbyRole(StateSource.OWNER)

@@ -33,7 +33,7 @@ class Ownership:
         self.error: UdoError | None = None  # the error with which it failed
         self.load_failures = 0  # in a row, of owners
         self.last_error = ""  # the latest error of any kind, for people
-        self.watch = SlotWatch(thread.prefix)
+        self.watch = SlotWatch(thread.keys)
         self.waiting = 0  # number of waiting callers
         self._changed = Condition()
         self._status_stored = True  # assumed at first: the first promotion removes a status that a former manager left
@@ -72,8 +72,8 @@ class Ownership:
         """Change the token, so that from here on this instance answers."""
         thread = self._thread
         state, queue = thread.conn("state"), thread.conn("queue")
-        between = state_rollback.step(state, queue, thread.prefix, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
-        slot.promote(state, queue, thread.prefix, instance.token, between)
+        between = state_rollback.step(state, queue, thread.keys, instance, wanted, self.wanted, thread.node.settings.rollback_window_s)
+        slot.promote(state, queue, thread.keys, instance.token, between)
         if self.owner is not None:
             time.sleep(_PROMOTED_PAUSE_S)
         former = self.owner
@@ -81,7 +81,7 @@ class Ownership:
         thread.node.instances.move(instance, "owner")
         self.tell()
         if self._status_stored:
-            slot.set_status(queue, thread.prefix, None)
+            slot.set_status(queue, thread.keys, None)
             self._status_stored = False
         thread.log.info("owner", operator=wanted.reference, instance=instance.name, token=instance.token)
         if former is not None:
@@ -103,7 +103,7 @@ class Ownership:
         self.life.move("failed")
         self.error, self._status_stored = error, True
         status = {"code": error.code, "message": str(error), "traceback": ""}
-        slot.set_status(self._thread.conn("queue"), self._thread.prefix, status)
+        slot.set_status(self._thread.conn("queue"), self._thread.keys, status)
         self.tell()
 
     def stop(self) -> None:
@@ -131,9 +131,9 @@ class Ownership:
         thread = self._thread
         thread.forget("kept")
         if self.owner is not None and self.keyed:
-            left_s = state_rollback.remaining_s(thread.conn("state"), thread.prefix, self.owner)
+            left_s = state_rollback.remaining_s(thread.conn("state"), thread.keys, self.owner)
             if left_s is not None:
-                thread.at("kept", left_s, lambda: rewinding.forget(thread.conn("state"), thread.conn("queue"), thread.prefix))
+                thread.at("kept", left_s, lambda: rewinding.forget(thread.conn("state"), thread.conn("queue"), thread.keys))
 
     def tell(self) -> None:
         """Wake the waiting callers."""

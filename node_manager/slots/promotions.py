@@ -49,7 +49,7 @@ class Promotions:
     def _prepare(self, load: Load, *, check: bool) -> None:
         serving = self._ownership.wanted
         new, old = load.wanted.image.manifest, serving.image.manifest if serving else None
-        back = check and bool(new.key) and rewinding.possible(self._thread.conn("state"), self._thread.prefix, load.wanted.image.digest)
+        back = check and bool(new.key) and rewinding.possible(self._thread.conn("state"), self._thread.keys, load.wanted.image.digest)
         refusals = call_misfits if back else update_refusals
         if check and old and (why := refusals(old, new)):
             raise SchemaError(
@@ -69,7 +69,7 @@ class Promotions:
         try:
             self._loads.cancel(updates=False)  # the new version replaces a crashed owner too
             if wanted.image.manifest.key:
-                turns.await_turn(self._thread.conn("queue"), self._thread.prefix)
+                turns.await_turn(self._thread.conn("queue"), self._thread.keys)
             self._ownership.own(instance, wanted)
         except Fenced:
             # The owner was replaced after a crash since the standby was prepared; a fresh one has a newer token.
@@ -98,7 +98,7 @@ class Promotions:
     def _change_state(self, work: StateWork, done: Future[None]) -> None:
         if self._loads.updating:
             raise Conflict(f"an update of {self._thread.deployment} is under way; change its state when that is done")
-        token = slot.next_token(self._thread.conn("state"), self._thread.prefix)
+        token = slot.next_token(self._thread.conn("state"), self._thread.keys)
         wanted = self._ownership.wanted
         if self._ownership.owner is None or wanted is None:  # an instance that is loading has an older token and is loaded again
             if self._work(work, token, done):
@@ -127,7 +127,7 @@ class Promotions:
         """Do the work while `token` owns the slot. False if that failed; `done` then has the error."""
         try:
             state, queue = self._thread.conn("state"), self._thread.conn("queue")
-            slot.promote(state, queue, self._thread.prefix, token)
+            slot.promote(state, queue, self._thread.keys, token)
             work(state, queue, token)
             return True
         except Fenced:

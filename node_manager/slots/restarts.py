@@ -71,7 +71,7 @@ class Restarts:
         last_error = self._ownership.last_error = f"instance {instance.name} of {instance.assigned.reference} died: {instance.exit}"
         self.later(deaths.RESTART_MOST_S)  # also if the server is lost in the next steps
         broken = self._mend()
-        stats = slot.slot_stats(self._thread.conn("queue"), self._thread.prefix)
+        stats = slot.slot_stats(self._thread.conn("queue"), self._thread.keys)
         hung, self._hung = instance is self._hung, None
         verdict = self._deaths.died(
             emitted=stats.emitted, waiting_frames=stats.depth_frames, lived_s=self._ownership.lived_s, hung=hung, broke=broken is not None
@@ -99,17 +99,17 @@ class Restarts:
         message = f"operator {reference} on node {thread.node.settings.node}: {how}"
         failure = Failure(code=OperatorError.code, message=message, traceback=log.strip(), operator=reference, instance=instance.name)
         state, queue, keyed = thread.conn("state"), thread.conn("queue"), self._ownership.keyed
-        return slot_reader.fail_head(state, queue, thread.prefix, failure, instance.assigned.version, keyed=keyed)
+        return slot_reader.fail_head(state, queue, thread.keys, failure, instance.assigned.version, keyed=keyed)
 
     def _mend(self) -> SlotBroken | None:
         """Start a new log if the operator corrupted the old one; the slot has no owner now. Return the damage."""
         thread = self._thread
         try:
-            slot.slot_stats(thread.conn("queue"), thread.prefix)
+            slot.slot_stats(thread.conn("queue"), thread.keys)
             return None
         except SlotBroken as e:
             self._loads.discard_update()
-            anew.begin(thread.conn("state"), thread.conn("queue"), thread.prefix, keyed=self._ownership.keyed)
+            anew.begin(thread.conn("state"), thread.conn("queue"), thread.keys, keyed=self._ownership.keyed)
             self._say_broken(e)
             return e
 

@@ -58,7 +58,7 @@ class Sleep:
         """Retire the owner and sleep. Conflict while frames wait, an update is under way, or the operator keeps state."""
         own = self._ownership
         try:
-            stats = slot.slot_stats(self._thread.conn("queue"), self._thread.prefix)
+            stats = slot.slot_stats(self._thread.conn("queue"), self._thread.keys)
             if own.owner is None or own.keyed or self._loads.updating or stats.depth_frames:
                 raise Conflict(f"slot {self._thread.number} of deployment {self._thread.deployment!r} is in use")
         except UdoError as e:
@@ -88,10 +88,10 @@ class Sleep:
         while self._sleeps(times):
             try:
                 with contextlib.closing(self._thread.node.servers.connect("queue")) as conn:
-                    reader = SlotReader(conn, self._thread.prefix, _READER, slot.owner(conn, self._thread.prefix))
+                    reader = SlotReader(conn, self._thread.keys, _READER, slot.owner(conn, self._thread.keys))
                     while self._sleeps(times):
                         reader.park(emitted + 1, _PARK_MS)
-                        stats = slot.slot_stats(conn, self._thread.prefix)
+                        stats = slot.slot_stats(conn, self._thread.keys)
                         emitted = stats.emitted
                         if stats.depth_frames:
                             since, at_s = time.perf_counter(), time.time()
@@ -107,7 +107,7 @@ class Sleep:
     def _first_answer(self, reader: SlotReader, emitted: int, since: float, at_s: float) -> None:
         backoff = LinearBackoff(_LOOK_INCREMENT_US, _LOOK_CEILING_US)
         while time.perf_counter() - since < _ANSWER_S and not self._thread.stopped:
-            if slot.last_emitted(reader.conn, reader.prefix) > emitted:
+            if slot.last_emitted(reader.conn, reader.keys) > emitted:
                 wake = Wake(self._thread.number, at_s, (time.perf_counter() - since) * 1000)
                 self.wakes.append(wake)
                 self._thread.log.info("woken", first_answer_ms=round(wake.answer_ms, 1))

@@ -24,6 +24,7 @@ from node_manager.slots.sleep import Sleep, Wake
 from node_manager.slots.thread import SlotThread
 from udo_protocol.errors import Fenced, OperatorError, ServerLost, SlotBroken, UdoError
 from udo_protocol.queue import slot
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import dead_letters, replication
 
 _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
@@ -132,7 +133,7 @@ class Slot(SlotThread):
         """Handle the loss of a server. The queue server's log, answers and owner are gone: start over. The state server is as it was."""
         self.post(self._start_over if role == "queue" else self.disconnect)
 
-    def stop(self, *, drop: bool, letters_to: str = "") -> Future[None]:
+    def stop(self, *, drop: bool, letters_to: SlotKeys | None = None) -> Future[None]:
         """Stop all instances; with `drop` also remove every key of the slot, but move dead letters to the slot `letters_to`, if given."""
         self.post(lambda: self._stop(drop, letters_to))
         return self._ended
@@ -285,9 +286,9 @@ class Slot(SlotThread):
         """Check whether the owner still answers and whether a pinned version is still called; measure the rate of events."""
         own = self._ownership
         try:
-            stats = slot.slot_stats(self.conn("queue"), self.prefix)
+            stats = slot.slot_stats(self.conn("queue"), self.keys)
             if stats.lanes:
-                slot.close_abandoned(self.conn("queue"), self.prefix)
+                slot.close_abandoned(self.conn("queue"), self.keys)
         except SlotBroken as e:
             self._restarts.broken(e)
             return
@@ -314,9 +315,9 @@ class Slot(SlotThread):
 
     def _awaits_replicas(self, stats: slot.SlotStats) -> bool:
         """Whether a frame may wait for replicas to hold what it has ENDed, which is not the operator's fault."""
-        return bool(self._ownership.keyed and stats.depth_frames and replication.lacking(self.conn("state"), self.prefix)[1])
+        return bool(self._ownership.keyed and stats.depth_frames and replication.lacking(self.conn("state"), self.keys)[1])
 
-    def _stop(self, drop: bool, letters_to: str) -> None:
+    def _stop(self, drop: bool, letters_to: SlotKeys | None) -> None:
         if self._ownership.life.state in ("stopping", "stopped"):  # already asked for
             return
         self._ownership.stop()
@@ -328,10 +329,10 @@ class Slot(SlotThread):
         if drop:
             with contextlib.suppress(SlotBroken, ServerLost):
                 if letters_to:
-                    dead_letters.move(self.conn("state"), self.prefix, letters_to)
+                    dead_letters.move(self.conn("state"), self.keys, letters_to)
             with contextlib.suppress(UdoError):
-                slot.drop_slot(self.conn("state"), self.conn("queue"), self.prefix)
-            self.node.servers.dismiss_lanes(self.prefix)
+                slot.drop_slot(self.conn("state"), self.conn("queue"), self.keys)
+            self.node.servers.dismiss_lanes(self.keys)
         self._ownership.life.move("stopped")
         self.end()
         self._ownership.tell()

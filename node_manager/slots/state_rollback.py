@@ -10,34 +10,35 @@ from node_manager.slots.loading import Wanted, log_end
 from udo_protocol.assignment import StateSource
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import rewinding
 
 _REWOUND_S, _LOOK_S = 20.0, 0.002
 
 
 def step(
-    state: Connection, queue: Connection, prefix: str, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
+    state: Connection, queue: Connection, keys: SlotKeys, instance: Instance, wanted: Wanted, former: Wanted | None, window_s: float
 ) -> Callable[[], None]:
     """The step between the two halves of the promotion of `instance`. Conflict if it is too late to roll back."""
     new, old = wanted.image.manifest, former.image.manifest if former else None
     if old is None or former is None or not new.key or new.state_version == old.state_version:
         return _nothing
     if instance.assigned.follow == StateSource.KEPT:
-        if rewinding.kept(state, prefix) is None:
+        if rewinding.kept(state, keys) is None:
             raise Conflict(f"{new.reference} cannot be rolled back to any more: the state from before the update has just been deleted")
-        return lambda: await_rewound(state, prefix, instance)
+        return lambda: await_rewound(state, keys, instance)
     if old.commit == "frame":  # processed again, a frame would be answered differently
         return _nothing
     info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
-    return lambda: rewinding.keep(state, queue, prefix, info, round(window_s * 1000))
+    return lambda: rewinding.keep(state, queue, keys, info, round(window_s * 1000))
 
 
-def await_rewound(state: Connection, prefix: str, instance: Instance) -> None:
+def await_rewound(state: Connection, keys: SlotKeys, instance: Instance) -> None:
     """Wait for the instance's first checkpoint, which makes the kept state, with the input since, the present one. Only then may it have
     the log, and with it that input, to itself: were the queue server lost before, it could not come back, and the newer version would be
     gone."""
     deadline = time.monotonic() + _REWOUND_S
-    while rewinding.kept(state, prefix) is not None:
+    while rewinding.kept(state, keys) is not None:
         late = time.monotonic() > deadline
         if instance.exited.wait(_LOOK_S) or late:
             why = f"took longer than {_REWOUND_S:g} s" if late else f"ended: {instance.exit}{log_end(instance)}"
@@ -48,9 +49,9 @@ def _nothing() -> None:
     pass
 
 
-def remaining_s(state: Connection, prefix: str, owner: Instance) -> float | None:
+def remaining_s(state: Connection, keys: SlotKeys, owner: Instance) -> float | None:
     """Seconds for which the kept state is still kept; None if none is, or if the owner goes back to it: its first checkpoint ends it."""
-    found = rewinding.kept(state, prefix)
+    found = rewinding.kept(state, keys)
     if found is None:
         return None
     if found.info["digest"] == owner.assigned.digest:

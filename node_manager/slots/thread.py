@@ -5,7 +5,7 @@ from __future__ import annotations
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.worker import SlotWorker
 from udo_protocol.errors import Unavailable
-from udo_protocol.queue import keys
+from udo_protocol.queue.keys import SlotKeys
 
 
 class SlotThread(SlotWorker):
@@ -16,7 +16,7 @@ class SlotThread(SlotWorker):
     def __init__(self, node: NodeParts, deployment: str, number: int) -> None:
         super().__init__(f"{deployment}-{number}", node.servers, deployment=deployment, slot=number)
         self.node, self.deployment, self.number = node, deployment, number
-        self.prefix = keys.prefix(deployment, number)
+        self.keys = SlotKeys(deployment, number)
 
     def has_been_stopped(self) -> Unavailable:
         """The error for callers that come after the slot has stopped."""

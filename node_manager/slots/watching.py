@@ -10,6 +10,7 @@ from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import SlotStats
 from udo_protocol.state import untrusted
 
@@ -22,8 +23,8 @@ COUNTED = ("events_in", "events_out", "frames", "errors", "busy_s", "dead_letter
 class SlotWatch:
     """Watches one slot. `totals`: the counters of instances that have ended."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, keys: SlotKeys) -> None:
+        self._keys = keys
         self.events_per_s = 0.0
         self.totals: dict[str, float] = {}
         self._head = (-1, 0.0)  # (frames emitted, time when the owner became the owner)
@@ -68,5 +69,5 @@ class SlotWatch:
     def now(self, queue: Connection, instance: Instance) -> dict[str, float]:
         """The counters of an instance; none if it has broken them, which `udo status` says."""
         with contextlib.suppress(SlotBroken):
-            return slot.read_stats(queue, self._prefix, instance.name)
+            return slot.read_stats(queue, self._keys, instance.name)
         return {}

@@ -50,8 +50,8 @@ class Canary:
         now: dict[str, float] = {}
         answered = 0
         with contextlib.closing(self.slot.node.servers.connect("queue")) as queue, contextlib.suppress(SlotBroken):
-            now = log.read_stats(queue, self.slot.prefix, view.owner.name) if view.owner else {}
-            answered = log.slot_stats(queue, self.slot.prefix).emitted
+            now = log.read_stats(queue, self.slot.keys, view.owner.name) if view.owner else {}
+            answered = log.slot_stats(queue, self.slot.keys).emitted
         total = {n: view.totals.get(n, 0.0) + now.get(n, 0.0) for n in ("events_in", "frames", "errors")}
         times = {n: now.get(n, 0.0) for n in ("p50_ms", "p99_ms")}
         errors = total["errors"] + view.restarts

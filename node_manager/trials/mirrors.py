@@ -29,6 +29,7 @@ from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, U
 from udo_protocol.formats.manifest import Manifest, update_refusals
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import untrusted
 
 _log = structlog.get_logger()
@@ -44,8 +45,6 @@ _NICE = 19
 # Numbers of a report on which something is decided.
 COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
 COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
-# Keys of a comparing instance.
-_OWN_KEYS = ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")
 # Examples handed on at once: fewer than a message may hold.
 _FETCHED = 100
 
@@ -161,7 +160,7 @@ class Mirrors:
             self._remove(c)
 
     def _compare(self, c: MirrorTrial, queue: Connection, for_s: float) -> Iterator[MirrorFindings]:
-        instance, p = c.load.instance, c.slot.prefix
+        instance, keys, p = c.load.instance, c.slot.keys, c.slot.keys.prefix
         assert instance is not None
         bound = min(_KEPT_BYTES, c.wanted.config.slot_limits.retained_bytes // 4)
         runs = self._runs()
@@ -169,7 +168,7 @@ class Mirrors:
         looks, still_s, observed = 0, 0.0, ObservedTime(LOOK_MOST_S)
         start, *_ = queue.transaction(
             [
-                ("GET", f"{p}emitted"),
+                ("GET", keys.emitted),
                 ("FCALL", "udo_pin", 1, p, instance.name, 1, _LEASE_MS),
                 ("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS),
             ]
@@ -186,13 +185,13 @@ class Mirrors:
             if not queue.call("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS):
                 raise Conflict(f"the diff of {c.slot.deployment!r} lost its lease: its node manager was held up for {_LEASE_MS / 1000:g} s")
             yield MirrorFindings(self._report(c, queue), self._examples(c, queue))
-        end, _ = queue.transaction([("GET", f"{p}emitted"), ("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)])
+        end, _ = queue.transaction([("GET", keys.emitted), ("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)])
         lasted_s = time.monotonic() - began
         deadline = time.monotonic() + (0 if c.canary else _DRAIN_S)
         while not instance.exited.wait(0.05) and time.monotonic() < deadline:
             pass
         report = self._report(c, queue)
-        answered = untrusted.number(end, f"{p}emitted") - untrusted.number(start, f"{p}emitted")
+        answered = untrusted.number(end, keys.emitted) - untrusted.number(start, keys.emitted)
         report["missed"] = max(answered - report.get("seen", 0), 0)
         report["lasted_s"] = round(lasted_s, 3)
         report["died"] = "" if c.canary and c.load.cancelled.is_set() else self._death(c, report)
@@ -229,13 +228,13 @@ class Mirrors:
 
     def _report(self, c: MirrorTrial, queue: Connection) -> dict[str, Any]:
         assert c.load.instance is not None
-        key = f"{c.slot.prefix}compared:{c.load.instance.name}"
+        key = c.slot.keys.compared(c.load.instance.name)
         (text,) = untrusted.read(queue, ("GET", key))
         c.report = _findings(text, key) if text else dict(c.report)
         view = c.slot.view()
         serving: dict[str, float] = {}
         with contextlib.suppress(SlotBroken):
-            serving = log.read_stats(queue, c.slot.prefix, view.owner.name) if view.owner else {}
+            serving = log.read_stats(queue, c.slot.keys, view.owner.name) if view.owner else {}
         manifest = view.wanted.image.manifest if view.wanted else None
         c.report |= {
             "version": c.wanted.image.manifest.version,
@@ -246,23 +245,23 @@ class Mirrors:
 
     def _examples(self, c: MirrorTrial, queue: Connection) -> list[str]:
         assert c.load.instance is not None
-        key = f"{c.slot.prefix}differ:{c.load.instance.name}"
+        key = c.slot.keys.differ(c.load.instance.name)
         (found,) = untrusted.read(queue, ("LPOP", key, _FETCHED))
         with untrusted.reading(key, "a list of JSON"):
             return [bytes(e).decode() for e in found or ()]
 
     def _remove(self, c: MirrorTrial) -> None:
         if c.load.instance is not None:
-            self.remove(c.load.instance, c.slot.prefix)
+            self.remove(c.load.instance, c.slot.keys)
 
-    def remove(self, instance: Instance, p: str) -> None:
-        """Stop a comparing instance of the slot with prefix `p`, and leave nothing of it on the server."""
+    def remove(self, instance: Instance, keys: SlotKeys) -> None:
+        """Stop a comparing instance of the slot with these keys, and leave nothing of it on the server."""
         try:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
-                queue.call("FCALL", "udo_mirror", 1, p, instance.name, 0, 0)
+                queue.call("FCALL", "udo_mirror", 1, keys.prefix, instance.name, 0, 0)
                 self._node.instances.stop(instance, min(self._node.settings.stop_grace_s, 2.0))
-                own = (f"{p}{kind}:{instance.name}" for kind in _OWN_KEYS)
-                queue.transaction([("FCALL", "udo_pin", 1, p, instance.name, 0, 0), ("DEL", *own)])
+                pin = ("FCALL", "udo_pin", 1, keys.prefix, instance.name, 0, 0)
+                queue.transaction([pin, ("DEL", *keys.of_mirror(instance.name))])
         except ServerLost as e:  # its keys are gone with the server
-            _log.warning("server lost during a diff", slot=p, error=str(e))
+            _log.warning("server lost during a diff", slot=keys.prefix, error=str(e))
             self._node.instances.stop(instance, 0.0)

@@ -19,6 +19,7 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import frame_pb2
 from udo_protocol.queue.frame import Failure
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import COUNTERS, TIMES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
@@ -34,7 +35,7 @@ KEYED = Manifest(
 )
 COMMAND = commands.launch(KEYED, "/code", "/own", [], Inside("/own", "", "/tmp"))
 TOLD = Assignment(
-    InstancePlace("i", 1, "udo:t:0:", "/q", "/s"),
+    InstancePlace("i", 1, SlotKeys("t", 0), "/q", "/s"),
     KEYED.name,
     KEYED.version,
     "sha256:0",

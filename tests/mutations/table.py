@@ -300,13 +300,13 @@ MUTATIONS = {
     ),
     "runs-of-a-lost-disk-not-counted": Mutation(
         "node_manager/deployments/lanes.py",
-        "if stored and placed is not None and not checkpoints.has_runs(state, slot.prefix, session):",
+        "if stored and placed is not None and not checkpoints.has_runs(state, slot.keys, session):",
         "if False:",
         "node_manager/test_spread_store.py::test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk",
     ),
     "late-groups-replace-newer-ones": Mutation(
         "node_manager/deployments/taking.py",
-        "if copy and route.version(queue, own.prefix) >= version:",
+        "if copy and route.version(queue, own.keys) >= version:",
         "if False:",
         "node_manager/test_spread_store.py::test_groups_that_are_brought_once_more_to_a_node_without_its_former_disk_replace_nothing_newer",
     ),

@@ -33,6 +33,7 @@ from udo_protocol.formats.schema import from_ipc, schema_id
 from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import DATA, ERROR, Frame, Header, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import LaneEnd, Push
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Lane:
         self.input = from_ipc(reply.input_schema)
         slot = reply.slots[0]
         self.conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password), tls=tls or node.tls)
-        self.end = LaneEnd(self.conn, slot.prefix, lane)
+        self.end = LaneEnd(self.conn, SlotKeys.parse(slot.prefix), lane)
         self.end.open(reply.input_schema)
         self.name, self.sent = lane, 0
         self.schema_id = schema_id(reply.input_schema)

@@ -24,12 +24,13 @@ from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import LaneExpired, OperatorError, SlotBroken, UdoError
 from udo_protocol.queue import keys
 from udo_protocol.queue.connection import Connection, ReplyError
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.dead_letters import DEAD
 
 pytestmark = pytest.mark.long
 
 Open = Callable[..., Lane]
-MINE = keys.prefix("mine", 0)
+MINE = SlotKeys("mine", 0).prefix
 KEYED = """
 from udo_runtime import Operator
 class Run(Operator):

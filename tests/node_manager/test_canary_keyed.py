@@ -36,6 +36,7 @@ from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.node.api import NodeClient
 from udo_protocol.queue.frame import ANSWER, Header, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot_reader import SlotReader
 from udo_protocol.registry.api import Registry
 from udo_protocol.registry.wanted import WantedDeployment
@@ -407,7 +408,7 @@ def test_who_is_not_told_of_checkpoints_any_more_compares_nothing_from_there_on(
     before = keyed.instance()
     with contextlib.closing(access.connect(keyed.c.node.home, "state")) as state:
         [reader] = state.call("HKEYS", "udo:d:0:readers")
-        state.call(*changelog.leaving("udo:d:0:", bytes(reader).decode()))
+        state.call(*changelog.leaving(SlotKeys("d", 0), bytes(reader).decode()))
         keyed.run(1, 2)
         wait_until(lambda: keyed.instance() not in (0, before), 30, "the canary to begin anew")
     assert keyed.measured()["compared"] == 2
@@ -420,7 +421,7 @@ def test_a_frame_that_the_loaded_state_holds_already_is_not_compared(keyed: Keye
     """The answer may arrive after the checkpoint that covers it; here a copy of an answer comes late."""
     keyed.c.push("2", COUNT + "# 2\n", **KEYED)
     with contextlib.closing(access.connect(keyed.c.node.home, "queue")) as queue:
-        reader = SlotReader(queue, "udo:d:0:", "test", 0)
+        reader = SlotReader(queue, SlotKeys("d", 0), "test", 0)
         reader.pin(1, 60_000)
         keyed.run(1, 2)
         answers = pa.schema([("b", pa.int64())])

@@ -19,6 +19,7 @@ from tests.support.attempt import Attempt
 from tests.support.keyed_node import imported
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.queue import access as rules
+from udo_protocol.queue.keys import SlotKeys
 
 pytestmark = pytest.mark.long
 
@@ -170,7 +171,7 @@ def test_only_under_this_policy_a_stateless_instance_gets_on_the_state_server_an
         flat = state.call("ACL", "GETUSER", daemon.slot("d").instance)
         found = {bytes(k).decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
     assert bytes(found["keys"]).decode() == "~udo:d:0:dead %R~udo:d:0:owner %R~udo:d:0:reading %R~udo:d:0:replicas"
-    assert set(rules.letters("udo:d:0:")) >= {"-@all", "~udo:d:0:dead", "%R~udo:d:0:owner"}
+    assert set(rules.letters(SlotKeys("d", 0))) >= {"-@all", "~udo:d:0:dead", "%R~udo:d:0:owner"}
 
 
 def test_a_pending_letter_is_shown_apart(daemon: Daemon) -> None:

@@ -21,7 +21,7 @@ from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from udo_cli.main import cli
 from udo_protocol import ranges
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import checkpoints
 
 pytestmark = pytest.mark.long
@@ -71,7 +71,7 @@ def test_a_node_is_drained_while_a_query_runs_and_can_be_used_again(cluster: Nod
     query.tried("bc", partial(udo, cluster, "c", "node", "drain", "a"))
     assert shares(cluster) == {"c": 128}
     with contextlib.closing(access.connect(cluster.daemons["c"].home, "state")) as state:
-        assert query.job.run in checkpoints.runs(state, prefix("count", 0))["drained"], "the order of runs was node a's"
+        assert query.job.run in checkpoints.runs(state, SlotKeys("count", 0))["drained"], "the order of runs was node a's"
     query.restart()
     query.epoch("a", wait_s=30)
     assert "all slots of deployment 'count' are on node c" in udo(cluster, "c", "node", "drain", "c", code=4)

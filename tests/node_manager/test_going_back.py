@@ -27,10 +27,11 @@ from tests.support.split_attempt import Job
 from udo_protocol.assignment import StateSource
 from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import NodeClient
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import rewinding
 
-PREFIX = "udo:d:0:"
+KEYS = SlotKeys("d", 0)
 
 
 @pytest.fixture
@@ -42,25 +43,25 @@ def instance(tmp_path: Path) -> Instance:
 
 def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_says_why(servers: Servers, instance: Instance) -> None:
     state, queue = servers.state(), servers.queue()
-    rewinding.keep(state, queue, PREFIX, {"digest": "former"}, 60_000)
+    rewinding.keep(state, queue, KEYS, {"digest": "former"}, 60_000)
     instance.died(Exit(code=137))
     with pytest.raises(Conflict, match="d@1 was not promoted: .* ended: .*137(.|\n)*out of memory"):
-        state_rollback.await_rewound(state, PREFIX, instance)
-    rewinding.forget(state, queue, PREFIX)
-    state_rollback.await_rewound(state, PREFIX, instance)  # a death after the state became its own: the next owner loads that state
+        state_rollback.await_rewound(state, KEYS, instance)
+    rewinding.forget(state, queue, KEYS)
+    state_rollback.await_rewound(state, KEYS, instance)  # a death after the state became its own: the next owner loads that state
 
 
 def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers, instance: Instance) -> None:
     """Its first checkpoint ends the keeping; an owner of that version that serves its own state needs nothing kept."""
     state, queue = servers.state(), servers.queue()
-    rewinding.keep(state, queue, PREFIX, {"digest": "former", "until": time.time() + 60}, 60_000)
-    assert state_rollback.remaining_s(state, PREFIX, instance) is None
+    rewinding.keep(state, queue, KEYS, {"digest": "former", "until": time.time() + 60}, 60_000)
+    assert state_rollback.remaining_s(state, KEYS, instance) is None
     instance.assigned.follow = None
-    assert state_rollback.remaining_s(state, PREFIX, instance) == 0.0
+    assert state_rollback.remaining_s(state, KEYS, instance) == 0.0
     instance.assigned.digest = "newer"
-    assert 50 < (state_rollback.remaining_s(state, PREFIX, instance) or 0) <= 60
-    rewinding.forget(state, queue, PREFIX)
-    assert state_rollback.remaining_s(state, PREFIX, instance) is None
+    assert 50 < (state_rollback.remaining_s(state, KEYS, instance) or 0) <= 60
+    rewinding.forget(state, queue, KEYS)
+    assert state_rollback.remaining_s(state, KEYS, instance) is None
 
 
 @pytest.mark.parametrize("when", [long("prepared"), "promoted"])
@@ -133,7 +134,7 @@ def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_ve
     manager.updates.change("d", Release("2", two), 30)
     assert job.epoch(1, [keys]) == [2, 2]
     manager.updates.prepare("d", Release("1", one))
-    last = manager.deployments.find("d").own[-1].prefix
+    last = manager.deployments.find("d").own[-1].keys
     with contextlib.closing(access.connect(home, "state")) as state, contextlib.closing(access.connect(home, "queue")) as queue:
         rewinding.forget(state, queue, last)
     with pytest.raises(Conflict, match="cannot be rolled back to any more"):
@@ -178,7 +179,7 @@ def _kept_keys(home: Path) -> set[str]:
     for role, keys in (("state", ("savepoint*",)), ("queue", ("pins",))):
         with contextlib.closing(access.connect(home, role)) as conn:  # type: ignore[arg-type]
             for key in keys:
-                found |= {bytes(k).decode() for k in conn.call("KEYS", f"{PREFIX}{key}")}
+                found |= {bytes(k).decode() for k in conn.call("KEYS", f"{KEYS}{key}")}
     return found
 
 

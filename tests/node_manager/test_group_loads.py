@@ -16,8 +16,9 @@ from tests.conftest import Servers
 from udo_protocol.errors import NotFound, SlotBroken, UsageError
 from udo_protocol.limits import MOST_KEY_GROUPS
 from udo_protocol.queue import slot
+from udo_protocol.queue.keys import SlotKeys
 
-PREFIX = "udo:d:0:"
+KEYS = SlotKeys("d", 0)
 
 
 def packed(*events: int) -> bytes:
@@ -47,16 +48,16 @@ def test_loads_add_up_over_slots_and_begin_anew_with_each_owner() -> None:
 
 def test_what_is_published_is_read_and_what_an_operator_wrote_there_is_refused(servers: Servers) -> None:
     queue, counters = servers.queue(), Counters()
-    assert slot.read_group_events(queue, PREFIX, "i") == b""
+    assert slot.read_group_events(queue, KEYS, "i") == b""
     counters.in_groups(pa.array([2], pa.int32()))
     counters.record(1, 1, 0.1)
-    Stats(f"{PREFIX}stats:i", counters).publish(queue, force=True)
-    assert slot.read_group_events(queue, PREFIX, "i") == packed(0, 0, 1)
-    assert slot.read_stats(queue, PREFIX, "i")["events_in"] == 1
+    Stats(f"{KEYS}stats:i", counters).publish(queue, force=True)
+    assert slot.read_group_events(queue, KEYS, "i") == packed(0, 0, 1)
+    assert slot.read_stats(queue, KEYS, "i")["events_in"] == 1
     for wrong in (b"x", b"8" * 8 * (MOST_KEY_GROUPS + 1)):
-        queue.call("HSET", f"{PREFIX}stats:i", "groups", wrong)
+        queue.call("HSET", f"{KEYS}stats:i", "groups", wrong)
         with pytest.raises(SlotBroken, match="expected 8 bytes for each key group"):
-            slot.read_group_events(queue, PREFIX, "i")
+            slot.read_group_events(queue, KEYS, "i")
 
 
 def test_a_file_of_policies_is_read_at_the_start_with_its_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from udo_cli.commands import status
 from udo_protocol import clock
 from udo_protocol.errors import ServerLost, Unavailable
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import SlotStats
 
 pytestmark = pytest.mark.long
@@ -192,7 +193,7 @@ def test_the_watchdog_ends_a_server_that_hangs(home: Path, monkeypatch: pytest.M
 def test_an_operator_is_not_blamed_for_time_in_which_nobody_could_answer_or_look(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.FakeClock()
     monkeypatch.setattr(clock, "SystemClock", lambda: now)
-    watch, waiting = SlotWatch("p"), SlotStats(base=1, emitted=7, owner=1, depth_frames=1, retained_bytes=1, lanes=1)
+    watch, waiting = SlotWatch(SlotKeys("d", 0)), SlotStats(base=1, emitted=7, owner=1, depth_frames=1, retained_bytes=1, lanes=1)
 
     def after(seconds: float, *, able: bool = True, owner_since: float = 1.0) -> float:
         now.sleep(seconds)

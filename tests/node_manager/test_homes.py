@@ -24,6 +24,7 @@ from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from udo_protocol.errors import Conflict, NotFound, StateElsewhere, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.registry.api import Registry
 
 pytestmark = pytest.mark.long
@@ -173,7 +174,7 @@ def test_without_a_registry_a_new_session_is_not_begun_and_the_error_says_why(se
         (None, "which has no registry"),
     ):
         with pytest.raises(Unavailable, match=f"session q of 'd' .epoch 0. is new on node n, .*{why}"):
-            Homes("n", maps, servers.state).require(state, "udo:d:0:", asked)
+            Homes("n", maps, servers.state).require(state, SlotKeys("d", 0), asked)
     assert state.call("EXISTS", "udo:d:0:homes") == 0
 
 

@@ -23,7 +23,7 @@ from tests.support.split_attempt import Job
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, NotFound, ProtocolError, UdoError, UsageError
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
@@ -130,7 +130,7 @@ def test_a_manager_that_is_killed_between_any_two_steps_of_a_move_goes_on_with_i
     """The attempt under way sends the rest of its events while the manager is away, or waits for it."""
     job, oracle, orders = deploy(cluster, slots=2), Oracle(), random.Random(8)
     first, second = slots(cluster)
-    source, to, groups = prefix("d", first), prefix("d", second), list(range(40))
+    source, to, groups = SlotKeys("d", first), SlotKeys("d", second), list(range(40))
 
     def begin_and_die(steps: int) -> None:
         """Begin a move, whose manager dies after so many steps."""
@@ -142,15 +142,15 @@ def test_a_manager_that_is_killed_between_any_two_steps_of_a_move_goes_on_with_i
             cluster.node.kill()
             moving.note(state, source, Intent(tuple(groups), second, "direct", new.version if steps else 0))
             if steps > 0:
-                moving.cut(queue, source, new.route(first, lambda n: prefix("d", n)), groups)
+                moving.cut(queue, source, new.route(first, lambda n: SlotKeys("d", n)), groups)
             if steps > 1:
                 wait_until(lambda: moving.is_handed_over(state, source, new.version), 20, "the groups to be handed over")
             if steps > 2:
                 moving.deliver(state, source, to, source, new)
             if steps > 3:
-                moving.cut(queue, to, new.route(second, lambda n: prefix("d", n)), None)
+                moving.cut(queue, to, new.route(second, lambda n: SlotKeys("d", n)), None)
             if steps > 4:
-                moving.cut(queue, to, new.route(second, lambda n: prefix("d", n)), None, again=True)
+                moving.cut(queue, to, new.route(second, lambda n: SlotKeys("d", n)), None, again=True)
                 wait_until(lambda: moving.is_adopted(state, to, new.version), 20, "the groups to be adopted")
         starting.append(threading.Timer(0.2, cluster.start_node))
         starting[-1].start()
@@ -272,7 +272,7 @@ def test_a_node_that_stops_does_not_wait_for_a_move(cluster: Cluster) -> None:
     os.kill(cluster.node.slot().pid, signal.SIGSTOP)  # so that it does not hand over its groups
     cluster.client.scale("d", 3)
     with contextlib.closing(access.connect(cluster.node.home, "state")) as state:
-        wait_until(lambda: moving.noted(state, prefix("d", first)) is not None, 30, "the move to begin")
+        wait_until(lambda: moving.noted(state, SlotKeys("d", first)) is not None, 30, "the move to begin")
     assert cluster.node.stop() == 0
 
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_moved_is_refused_with_what_to_do(cluster: Cluster) -> No
     with pytest.raises(UsageError, match="expected a strategy of cpal, direct, got 'teleport'"):
         list(api.move_groups("d", [5], second, "teleport"))
     with contextlib.closing(access.connect(cluster.node.home, "state")) as state:
-        moving.note(state, prefix("d", first), Intent((9,), second, "direct"))
+        moving.note(state, SlotKeys("d", first), Intent((9,), second, "direct"))
         with pytest.raises(Conflict, match=f"are being moved to slot {second}"):
             list(api.move_groups("d", [5], second))
         with pytest.raises(Conflict, match="are being moved on node"):
@@ -324,7 +324,7 @@ def test_what_cannot_be_moved_is_refused_with_what_to_do(cluster: Cluster) -> No
         with pytest.raises(Conflict, match="are being moved on node"):
             list(api.export_state("d", "q"))
         move(cluster, [9], second, "direct")
-        assert moving.noted(state, prefix("d", first)) is None
+        assert moving.noted(state, SlotKeys("d", first)) is None
     cluster.push("2", "def run(event):\n    yield {'b': 1}\n")
     cluster.client.deploy("plain", "t", "2")
     wait_until(lambda: cluster.state("plain")[0] == "answering", 60, "the deployment to answer")

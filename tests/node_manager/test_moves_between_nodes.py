@@ -31,7 +31,7 @@ from tests.support.seeds import seeds
 from udo_protocol import ranges
 from udo_protocol.errors import NotFound, UdoError, Unauthorized, UsageError
 from udo_protocol.node.api import connect_node
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving
 from udo_protocol.state.moving import Intent
 
@@ -108,7 +108,7 @@ class MoverDies:
     def begin_and_die(self, groups: Sequence[int], steps: int, strike: str) -> None:
         """Do so many steps in the middle of an epoch, then strike."""
         c, daemon = self._cluster, self._cluster.daemons[self._source]
-        own = [SimpleNamespace(number=n, prefix=prefix("count", n)) for n in self._numbers()]
+        own = [SimpleNamespace(number=n, keys=SlotKeys("count", n)) for n in self._numbers()]
         deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])
         intent = Intent(tuple(groups), 0, "direct", node=self._to)
         daemon.kill()
@@ -116,7 +116,7 @@ class MoverDies:
             contextlib.closing(access.connect(daemon.home, "state")) as state,
             contextlib.closing(access.connect(daemon.home, "queue")) as queue,
         ):
-            moving.note(state, own[0].prefix, intent)
+            moving.note(state, own[0].keys, intent)
             across = Across(self._source, daemon.home, c.tls, c.registry.token)
             mover = MoveBetween(deployment, across, c.client, lambda node: RemoteTaker(across.connect(node)), Condition(), lambda: False)
             self.done = list(islice(mover.steps(state, queue, intent, Progress(0, len(groups))), steps))

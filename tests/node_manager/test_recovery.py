@@ -29,7 +29,7 @@ from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
-from udo_protocol.queue.keys import HEARTBEAT
+from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.dead_letters import DEAD, count
 
@@ -335,9 +335,9 @@ def test_a_status_is_given_when_a_server_goes_after_it_was_reached(home: Path) -
         servers.start()
         with contextlib.closing(servers.connect("state")) as state:
             state.call("HSET", f"udo:x:0:{DEAD}", "1-1-1", b"letter")
-            assert asked(state, count, "udo:x:0:", otherwise=0) == 1
+            assert asked(state, count, SlotKeys("x", 0), otherwise=0) == 1
             os.kill(next(s for s in servers.running() if s.role == "state").process.pid, signal.SIGKILL)
-            assert asked(state, count, "udo:x:0:", otherwise=0) == 0
+            assert asked(state, count, SlotKeys("x", 0), otherwise=0) == 0
     finally:
         servers.stop()
 
@@ -372,7 +372,7 @@ def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home:
             listening = [c for c in psutil.Process(server.process.pid).net_connections() if c.family != socket.AF_UNIX]
             assert listening == []
         with contextlib.closing(servers.connect("queue")) as queue:
-            assert slot.slot_stats(queue, "udo:x:0:").emitted == 0
+            assert slot.slot_stats(queue, SlotKeys("x", 0)).emitted == 0
         assert Servers(settings, lambda role: None)._adopt("queue") is not None
     finally:
         servers.stop()

@@ -31,6 +31,7 @@ from tests.support.seeds import seeds
 from tests.support.split_attempt import Job
 from udo_cli import inspect_text, remote, state_file
 from udo_protocol.errors import Conflict, UdoError, Unavailable
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import replication
 
 pytestmark = pytest.mark.long
@@ -131,14 +132,14 @@ def test_an_end_waits_for_its_replica_until_the_registry_gives_it_up_which_never
     owner, holder = before["nodes"][0], before["replication"]["counted"][0][0]
     job.node, job.wait_s = cluster.address(owner), 60
     assert job.epoch(0, [[1, 2]]) == [1001, 1001]
-    (prefix,) = {f"udo:one:{s.slot}:" for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
+    (keys,) = {SlotKeys("one", s.slot) for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
     state = connect(cluster.daemons[owner].home, "state")
     cluster.registry.stop()
     query.epoch("b", wait_s=60)
     query.epoch("c", wait_s=60)
     with ThreadPoolExecutor(1) as pool, stopped(cluster, holder):
         waits = pool.submit(job.epoch, 1, [[1, 1]])
-        wait_until(lambda: replication.lacking(state, prefix)[1] == [holder], 60, "the epoch's end to be on the owner's disk")
+        wait_until(lambda: replication.lacking(state, keys)[1] == [holder], 60, "the epoch's end to be on the owner's disk")
         cluster.start_registry()
         assert not waits.done(), "an END was answered that its replica does not hold"
         assert waits.result(bound(120)) == [1002, 1003]
@@ -163,14 +164,14 @@ def test_an_owner_that_was_cut_off_ends_nothing_and_its_state_is_removed(cluster
         yield [1, 2]
 
     state = connect(cluster.daemons[owner].home, "state")
-    (prefix,) = {f"udo:one:{s.slot}:" for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
+    (keys,) = {SlotKeys("one", s.slot) for s in cluster.daemons[owner].api.status().slots if s.deployment == "one"}
     with ThreadPoolExecutor(1) as pool:
         cut_off = pool.submit(old.epoch, 1, events())
         assert opened.wait(bound(60))
         with stopped(cluster, owner):
             wait_until(lambda: placement(cluster, "one")["nodes"] == [holder], 60, "the slot to be where its replica is")
             go_on.set()
-            wait_until(lambda: replication.lacking(state, prefix)[1] == [holder], 60, "the former owner to wait with its END")
+            wait_until(lambda: replication.lacking(state, keys)[1] == [holder], 60, "the former owner to wait with its END")
             new.node, new.wait_s, new._attempts = cluster.address(holder), 60, 100
             answers: list[int] = []
 
@@ -187,7 +188,7 @@ def test_an_owner_that_was_cut_off_ends_nothing_and_its_state_is_removed(cluster
             assert not cut_off.done(), "a former owner has answered an END that no replica holds"
         with pytest.raises(UdoError):
             cut_off.result(bound(120))
-    wait_until(lambda: not state.call("KEYS", f"{prefix}*"), 60, "what it had to be removed")
+    wait_until(lambda: not state.call("KEYS", f"{keys}*"), 60, "what it had to be removed")
     state.close()
     whole(cluster)
     assert new.epoch(2, [[1, 2]]) == [1004, 1003]

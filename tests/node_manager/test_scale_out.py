@@ -28,7 +28,7 @@ from udo_cli.commands.events import replayed
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, UdoError, UsageError
 from udo_protocol.queue import slot as log
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving
 
 pytestmark = pytest.mark.long
@@ -104,8 +104,9 @@ def left_of(daemon: Daemon, numbers: Sequence[int]) -> list[str]:
     for role in ("state", "queue"):
         with contextlib.closing(access.connect(daemon.home, role)) as conn:
             for number in numbers:
-                found += map(str, conn.call("KEYS", f"{prefix('d', number)}*"))
-            found += [str(user) for user in conn.call("ACL", "LIST") if any(prefix("d", n).encode() in bytes(user) for n in numbers)]
+                found += map(str, conn.call("KEYS", f"{SlotKeys('d', number)}*"))
+            own = [SlotKeys("d", n).prefix.encode() for n in numbers]
+            found += [str(user) for user in conn.call("ACL", "LIST") if any(prefix in bytes(user) for prefix in own)]
     return found
 
 
@@ -117,7 +118,7 @@ def running(slots: dict[int, int]) -> list[int]:
 def base(daemon: Daemon, number: int) -> int:
     """Return the base of the slot's log, before which everything is covered by its checkpoints."""
     with contextlib.closing(access.connect(daemon.home, "queue")) as queue:
-        return log.slot_stats(queue, prefix("d", number)).base
+        return log.slot_stats(queue, SlotKeys("d", number)).base
 
 
 @pytest.mark.short
@@ -149,12 +150,12 @@ def test_a_slot_that_stands_ready_may_read_what_it_is_going_to_have_and_no_longe
     api.prepare_scale_out("d", 2, BACKUP, 0.1)
     (number,) = standing(daemon)
     with contextlib.closing(access.connect(daemon.home, "state")) as state:
-        wait_until(lambda: moving.is_prepared(state, prefix("d", number), 2), 20, "the copy to be complete")
+        wait_until(lambda: moving.is_prepared(state, SlotKeys("d", number), 2), 20, "the copy to be complete")
         rules = b" ".join(map(bytes, state.call("ACL", "LIST")))
-    assert f"%R~{prefix('d', 0)}g:*".encode() in rules, "it may read what it is going to have"
+    assert f"%R~{SlotKeys('d', 0)}g:*".encode() in rules, "it may read what it is going to have"
     query.epoch(lambda: api.scale("d", 2))
     with contextlib.closing(access.connect(daemon.home, "state")) as state:
-        assert f"%R~{prefix('d', 0)}g:*".encode() not in b" ".join(map(bytes, state.call("ACL", "LIST"))), "and no longer than that"
+        assert f"%R~{SlotKeys('d', 0)}g:*".encode() not in b" ".join(map(bytes, state.call("ACL", "LIST"))), "and no longer than that"
     query.epoch()
     query.judge()
 

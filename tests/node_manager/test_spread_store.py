@@ -28,7 +28,7 @@ from tests.support.nodes import Nodes, nodes
 from tests.support.seeds import seeds
 from udo_protocol import ranges
 from udo_protocol.errors import StateElsewhere, UdoError
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import carrying, moving
 from udo_protocol.state.carrying import Carried
 from udo_protocol.state.moving import Intent
@@ -124,7 +124,7 @@ class Mover:
         """Kill a's manager, and do so many steps; return them. What has been handed over is copied."""
         c, daemon = self._cluster, self._cluster.daemons["a"]
         numbers = [s.slot for s in daemon.api.status().slots if s.deployment == "count"]
-        own = [SimpleNamespace(number=n, prefix=prefix("count", n)) for n in numbers]
+        own = [SimpleNamespace(number=n, keys=SlotKeys("count", n)) for n in numbers]
         deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])
         daemon.kill()
         with (
@@ -132,7 +132,7 @@ class Mover:
             contextlib.closing(access.connect(daemon.home, "queue")) as queue,
         ):
             intent = Intent(tuple(GROUPS), 0, "direct", node="b")
-            moving.note(state, own[0].prefix, intent)
+            moving.note(state, own[0].keys, intent)
             mover = MoveBetween(deployment, self._across(), c.client, self._taker, Condition(), lambda: False)
             done = []
             for step in islice(mover.steps(state, queue, intent, Progress(0, len(GROUPS))), steps):
@@ -140,7 +140,7 @@ class Mover:
                 if step == "handed over":
                     pending = c.client.deployment("count")["placement"]["moving"]
                     self.version = int(pending["version"])
-                    self.carried = list(carrying.handed_over(state, own[0].prefix, self.version))
+                    self.carried = list(carrying.handed_over(state, own[0].keys, self.version))
         return done
 
     def again(self) -> None:

@@ -18,9 +18,10 @@ from udo_protocol.limits import SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import ANSWER, DATA, Bytes, Header, decode, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import checkpoints
 
-P = "udo:m:0:"
+P = SlotKeys("m", 0)
 LANES = ("a", "b")
 
 
@@ -166,7 +167,7 @@ class SlotMachine(RuleBasedStateMachine):
     def promote_halfway(self, choice: int) -> None:
         """The node manager dies between the promotions on the two servers."""
         if (instance := self.pick(choice)) is not None:
-            self.state.call("FCALL", "udo_promote", 1, P, instance.token)
+            self.state.call("FCALL", "udo_promote", 1, P.prefix, instance.token)
 
     @rule(choice=st.integers(0, 3))
     def crash(self, choice: int) -> None:

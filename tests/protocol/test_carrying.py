@@ -21,7 +21,7 @@ def handed_over(state: Connection) -> list[carrying.Carried]:
     a.write("q", 2, "1.2")
     a.write("q", -1, "1.3", b"t")
     for name, group in (("dead", 1), ("pending", 2), ("replay", 1), ("dead", 0)):
-        state.call("HSET", A + name, f"k|q|x|3|{group}|1|2|3|4", name)
+        state.call("HSET", A.named(name), f"k|q|x|3|{group}|1|2|3|4", name)
     savepoints.make(state, A, "export")
     state.call(*moving.handing_over(A, 2, [1, 2]))
     return list(carrying.handed_over(state, A, 2))
@@ -37,7 +37,7 @@ def test_all_that_was_handed_over_becomes_the_other_slots_and_is_gone_where_it_w
     assert groups(state, B, "q", moving.adopted(2)) == {1: (b"1.1", [b"yy", b"z"]), 2: (b"1.2", []), -1: (b"1.3", [b"t"])}
     state.call(*moving.taking_in(B, 2))
     assert groups(state, B, "q") == {1: (b"1.1", [b"yy", b"z"]), 2: (b"1.2", []), -1: (b"1.3", [b"t"])}
-    assert {name: state.call("HLEN", B + name) for name in ("dead", "pending", "replay")} == {"dead": 1, "pending": 1, "replay": 1}
+    assert {name: state.call("HLEN", B.named(name)) for name in ("dead", "pending", "replay")} == {"dead": 1, "pending": 1, "replay": 1}
 
     before = groups(state, A, "q", "export")
     for _ in range(2):

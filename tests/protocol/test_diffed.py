@@ -21,7 +21,7 @@ def diffed(queue: Connection, name: str = "standby") -> list[bytes]:
 
 def begin(queue: Connection, bound: int = 1 << 20, name: str = "standby") -> None:
     """Pin the log and begin to mirror, as the node manager does."""
-    queue.transaction([("FCALL", "udo_pin", 1, P, name, 1, 10_000), ("FCALL", "udo_mirror", 1, P, name, bound, 10_000)])
+    queue.transaction([("FCALL", "udo_pin", 1, P.prefix, name, 1, 10_000), ("FCALL", "udo_mirror", 1, P.prefix, name, bound, 10_000)])
 
 
 @pytest.mark.parametrize("batch", [None, BIG])
@@ -80,13 +80,13 @@ def test_each_of_several_has_copies_of_its_own_and_its_own_bound_until_its_lease
         instance.emit(n, answer(instance.read(n)))
     assert [x.split()[:3] for x in diffed(queue)[::2]] == [[b"1", b"1", b"1"], [b"2", b"2", b"1"]]
     assert [x.split()[:3] for x in diffed(queue, "small")[::2]] == [[b"1", b"1", b"1"]]
-    assert queue.call("FCALL", "udo_mirror", 1, P, "standby", 0, 0) == 1
+    assert queue.call("FCALL", "udo_mirror", 1, P.prefix, "standby", 0, 0) == 1
     lane.push(3, 2, data("l", 3))
     instance.emit(3, answer(instance.read(3)))
     assert len(diffed(queue)) == 4 and bytes(queue.call("GET", f"{P}mirrors")).startswith(b"small 1 ")
-    assert queue.call("FCALL", "udo_mirror", 1, P, "small", 1, 1) == 1
+    assert queue.call("FCALL", "udo_mirror", 1, P.prefix, "small", 1, 1) == 1
     wait_until(lambda: queue.call("EXISTS", f"{P}mirrors") == 0, 5, "the end of the last lease")
-    assert queue.call("FCALL", "udo_mirror", 1, P, "small", 1, 1000) == 0  # its lease had ended
+    assert queue.call("FCALL", "udo_mirror", 1, P.prefix, "small", 1, 1000) == 0  # its lease had ended
 
 
 def test_the_pin_of_a_diff_gives_way_at_half_of_what_the_log_may_hold_so_that_no_push_is_refused(servers: Servers) -> None:

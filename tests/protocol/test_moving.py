@@ -14,6 +14,7 @@ from udo_protocol import ranges
 from udo_protocol.errors import Conflict, ProtocolError, UsageError
 from udo_protocol.queue import lane_end, route, slot_reader
 from udo_protocol.queue.frame import ADOPT, DATA, HANDOVER, Header, decode, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import Push
 from udo_protocol.queue.route import Route
 from udo_protocol.queue.slot import promote
@@ -25,8 +26,8 @@ MAP = SlotGroups.even([0, 1000], 4)
 NEXT = MAP.moved([1], 0, 1000)
 
 
-def prefix(number: int) -> str:
-    return f"udo:t:{number}:"
+def keys_of(number: int) -> SlotKeys:
+    return SlotKeys("t", number)
 
 
 def test_what_comes_by_the_older_map_is_refused_from_the_cut_on_and_told_the_newer_one(servers: Servers) -> None:
@@ -36,22 +37,22 @@ def test_what_comes_by_the_older_map_is_refused_from_the_cut_on_and_told_the_new
     lane.open(b"")
     push = lambda n: lane.push(n, n - 1, encode(Header(lane="l", number=n, kind=DATA)))  # noqa: E731
     assert push(1).status is Push.ACCEPTED
-    assert moving.cut(queue, A, NEXT.route(0, prefix), [1]) == (2, 0)
-    assert moving.cut(queue, A, NEXT.route(0, prefix), [1]) == (2, 0), "the same again changes nothing"
+    assert moving.cut(queue, A, NEXT.route(0, keys_of), [1]) == (2, 0)
+    assert moving.cut(queue, A, NEXT.route(0, keys_of), [1]) == (2, 0), "the same again changes nothing"
     assert route.told(queue, A)[1] == 2
     refused = push(2)
     assert refused.status is Push.MOVED
     told = lane.newer(refused, 0)
-    assert told == Route(2, (A, B), 2, (0, 1, 1, 1), (2, 2)) and lane.newer(refused, 2) is None
+    assert told == Route(2, (A.prefix, B.prefix), 2, (0, 1, 1, 1), (2, 2)) and lane.newer(refused, 2) is None
     reader = slot_reader.SlotReader(servers.queue(), A, "i", 1)
     _, handover = map(decode, frames := reader.read(1).frames)
     assert frames[1] == route.told(queue, A)[0], "by which an instance knows that it is the node manager's"
     assert (handover.header.kind, handover.header.number, list(handover.header.groups)) == (HANDOVER, 2, [1])
     assert reader.emit(1, [("l", [b"x"]), (moving.LANE, [b"y"])], trim=False) is slot_reader.Emit.EMITTED
-    assert moving.cut(queue, A, NEXT.route(0, prefix), [1]) == (2, 2)
-    assert moving.cut(queue, A, NEXT.route(0, prefix), [1], again=True) == (3, 2), "its owner died of it: once more"
+    assert moving.cut(queue, A, NEXT.route(0, keys_of), [1]) == (2, 2)
+    assert moving.cut(queue, A, NEXT.route(0, keys_of), [1], again=True) == (3, 2), "its owner died of it: once more"
     assert route.told(queue, A)[1] == 3
-    assert moving.cut(queue, B, NEXT.route(1000, prefix), None) == (1, 0)
+    assert moving.cut(queue, B, NEXT.route(1000, keys_of), None) == (1, 0)
     promote(servers.state(), queue, B, 1)
     [adopt] = map(decode, slot_reader.SlotReader(servers.queue(), B, "i", 1).read(1).frames)
     assert (adopt.header.kind, adopt.header.number) == (ADOPT, 2)
@@ -60,10 +61,10 @@ def test_what_comes_by_the_older_map_is_refused_from_the_cut_on_and_told_the_new
 def test_a_route_never_goes_back(servers: Servers) -> None:
     queue = servers.queue()
     for version, accepted in ((3, 3), (2, 3), (4, 4)):
-        route.change(queue, A, Route(version, (A,)))
+        route.change(queue, A, Route(version, (A.prefix,)))
         assert route.version(queue, A) == accepted
     with pytest.raises(ProtocolError, match="expected a route as JSON"):
-        Route.decode(json.dumps({"version": 1, "slots": [A], "groups": [1], "versions": [0]}).encode())
+        Route.decode(json.dumps({"version": 1, "slots": [A.prefix], "groups": [1], "versions": [0]}).encode())
 
 
 def test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_step(servers: Servers) -> None:
@@ -77,7 +78,7 @@ def test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_ste
     b.write("q", 2, "1.1")  # a piece of the same name, in another slot
     b.write("q", -1, "1.5", b"own")
     for name, group in (("dead", 1), ("pending", 1), ("replay", 1), ("dead", 0)):
-        state.call("HSET", A + name, f"k|q|with|bars|3|{group}|1|2|3|4", name)
+        state.call("HSET", A.named(name), f"k|q|with|bars|3|{group}|1|2|3|4", name)
     moving.note(state, A, moving.Intent((1,), 1000, "direct"))
     assert moving.noted(state, A) == moving.Intent((1,), 1000, "direct")
     savepoints.make(state, A, "export")
@@ -99,9 +100,9 @@ def test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_ste
         assert groups(state, B, "q") == {1: (b"1.1", [b"yy", b"z"]), 2: (b"1.1", []), -1: (b"1.5", [b"own"])}
         assert groups(state, B, "only here") == {1: (b"1.3", []), -1: (b"1.4", [b"u"])}
     of = {name: json.loads(text)["of"] for name, text in pieces.records(state, B).items()}
-    assert of == {"q": B, "only here": A}, "what the slot knew of a session itself stays"
-    assert {name: state.call("HLEN", A + name) for name in ("dead", "pending", "replay")} == {"dead": 1, "pending": 0, "replay": 0}
-    assert {name: state.call("HLEN", B + name) for name in ("dead", "pending", "replay")} == {"dead": 1, "pending": 1, "replay": 1}
+    assert of == {"q": B.prefix, "only here": A.prefix}, "what the slot knew of a session itself stays"
+    assert {name: state.call("HLEN", A.named(name)) for name in ("dead", "pending", "replay")} == {"dead": 1, "pending": 0, "replay": 0}
+    assert {name: state.call("HLEN", B.named(name)) for name in ("dead", "pending", "replay")} == {"dead": 1, "pending": 1, "replay": 1}
 
     assert groups(state, A, "q", "export") == before, "a savepoint's pieces were copied"
     savepoints.drop(state, A, "export")

@@ -14,6 +14,7 @@ from tests.support.moved_groups import A, B, groups
 from tests.support.seeds import seeds
 from udo_protocol.errors import Conflict, Fenced, ProtocolError
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import next_token, promote
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import checkpoints, pieces, replica_copies, replication, rewinding
@@ -63,11 +64,11 @@ class Replicated:
         return pieces.removing(A, session, [group])
 
 
-def whole(state: Connection, prefix: str) -> dict[str, object]:
+def whole(state: Connection, keys: SlotKeys) -> dict[str, object]:
     """All that an owner would find there, except the names of unused pieces."""
-    found: dict[str, object] = {s: (text, groups(state, prefix, s)) for s, text in pieces.records(state, prefix).items()}
+    found: dict[str, object] = {s: (text, groups(state, keys, s)) for s, text in pieces.records(state, keys).items()}
     for kind in ("dead", "pending", "replay", "runs:q"):
-        flat = state.call("HGETALL", prefix + kind)
+        flat = state.call("HGETALL", keys.named(kind))
         found[kind] = dict(zip(map(bytes, flat[::2]), map(bytes, flat[1::2]), strict=True))
     return found
 
@@ -130,8 +131,8 @@ def test_a_copy_made_at_any_moment_and_what_follows_it_is_what_the_owner_has(ser
             follow(state, most=orders.randrange(1, 4))
     follow(state)
     assert whole(state, B) == whole(state, A) and replication.lacking(state, A)[1] == []
-    used = {bytes(k).decode().removeprefix(B) for k in state.call("KEYS", f"{B}[gd]:*")}
-    assert used == {bytes(k).decode().removeprefix(A) for k in state.call("KEYS", f"{A}[gd]:*")}, "no piece is left over"
+    used = {bytes(k).decode().removeprefix(B.prefix) for k in state.call("KEYS", f"{B}[gd]:*")}
+    assert used == {bytes(k).decode().removeprefix(A.prefix) for k in state.call("KEYS", f"{A}[gd]:*")}, "no piece is left over"
     assert next_token(state, B) > it.token, "the next owner names no piece as this one did"
     assert state.call("XLEN", f"{A}replog") == 0, "what all have read is trimmed"
 

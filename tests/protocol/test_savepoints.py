@@ -15,10 +15,11 @@ from tests.conftest import Servers, wait_until
 from tests.support.seeds import examples, seeds
 from udo_protocol.errors import Conflict, SlotBroken, StateLost
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import pieces, rewinding, savepoints
 from udo_protocol.state.pieces import PiecePlace
 
-P = "udo:t:0:"
+P = SlotKeys("t", 0)
 Groups = dict[int, tuple[bytes | None, list[bytes]]]
 
 
@@ -65,7 +66,7 @@ def found(state: Connection, savepoint: str = "") -> Groups:
 
 
 def stored(state: Connection) -> set[str]:
-    return {bytes(k).decode().removeprefix(P) for k in state.call("KEYS", f"{P}*")}
+    return {bytes(k).decode().removeprefix(P.prefix) for k in state.call("KEYS", f"{P}*")}
 
 
 def expected(owner: Owner) -> set[str]:
@@ -77,12 +78,12 @@ def expected(owner: Owner) -> set[str]:
 
 def test_savepoints_of_several_slots_are_of_one_moment(servers: Servers) -> None:
     """Otherwise an export could have an epoch that counts in one slot, where the next one has begun, and not in the other."""
-    slots, over = ["udo:t:0:", "udo:t:1:"], threading.Event()
+    slots, over = [SlotKeys("t", 0), SlotKeys("t", 1)], threading.Event()
 
     def end_epochs() -> int:
         state = servers.state()
         for epoch in count():
-            state.transaction([("HSET", f"{prefix}sessions", "s", f"{epoch}") for prefix in slots])
+            state.transaction([("HSET", keys.sessions, "s", f"{epoch}") for keys in slots])
             if over.is_set():
                 return epoch
         raise AssertionError
@@ -91,10 +92,10 @@ def test_savepoints_of_several_slots_are_of_one_moment(servers: Servers) -> None
         ended = pool.submit(end_epochs)
         try:
             state, seen = servers.state(), set[bytes]()
-            wait_until(lambda: state.call("EXISTS", f"{slots[1]}sessions") == 1, 10, "the first epoch")
+            wait_until(lambda: state.call("EXISTS", slots[1].sessions) == 1, 10, "the first epoch")
             for _ in range(examples(400)):
                 with savepoints.made(state, slots, "export"):
-                    first, second = (bytes(state.call("HGET", f"{savepoints.at(p, 'export')}sessions", "s")) for p in slots)
+                    first, second = (bytes(state.call("HGET", keys.savepoint("export").sessions, "s")) for keys in slots)
                 assert first == second
                 seen.add(first)
         finally:

@@ -12,6 +12,7 @@ from udo_protocol.limits import RUNS_OF_A_PLAN, SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import Failure, decode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import checkpoints, untrusted
 
 
@@ -150,9 +151,9 @@ def test_a_full_log_costs_the_pin_that_holds_most_and_no_other(servers: Servers)
     lane, instance = a_lane(servers, retained_bytes=bound), owner(servers)
     instance.limits = SlotLimits(retained_bytes=bound)
     queue = servers.queue()
-    queue.call("FCALL", "udo_pin", 1, P, "far", 1, 60_000)
+    queue.call("FCALL", "udo_pin", 1, P.prefix, "far", 1, 60_000)
     for n in range(1, 20):
-        queue.call("FCALL", "udo_pin", 1, P, "near", n, 60_000)
+        queue.call("FCALL", "udo_pin", 1, P.prefix, "near", n, 60_000)
         assert lane.push(n, n - 1, data("l", n)).status is lane_end.Push.ACCEPTED
         instance.emit(n, answer(instance.read(n)))
         assert slot.slot_stats(queue, P).base <= n
@@ -231,7 +232,7 @@ def test_runs_are_ordered_by_their_plans_and_a_late_one_of_an_earlier_plan_is_st
 def test_every_slot_orders_runs_alike_whichever_of_them_it_has_seen(servers: Servers) -> None:
     state, now_ms = servers.state(), 1_795_000_000_000
     here = [checkpoints.run_order(state, P, "s", run, "c", now_ms + at) for run, at in (("a", 0), ("b", 1), ("c", 2))]
-    there = checkpoints.run_order(state, "udo:t:1:", "s", "c", "c", now_ms + 2)
+    there = checkpoints.run_order(state, SlotKeys("t", 1), "s", "c", "c", now_ms + 2)
 
     assert there == here[2] > here[1] > here[0], "a group that moves takes labels along that are compared there"
 

@@ -19,10 +19,11 @@ from udo_protocol.errors import ServerLost, Unauthorized, Untrusted, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import DATA, Header, decode, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import LaneEnd, Push
 from udo_protocol.queue.slot_reader import Emit, SlotReader
 
-P = "udo:t:0:"
+P = SlotKeys("t", 0)
 
 
 @dataclass

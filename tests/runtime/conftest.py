@@ -20,8 +20,9 @@ from tests.support import forked
 from tests.support.forked import Forked
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.queue import keys, slot
+from udo_protocol.queue.keys import SlotKeys
 
-P = "udo:t:0:"
+P = SlotKeys("t", 0)
 IN = pa.schema([("a", pa.int64())])
 OUT = pa.schema([("b", pa.int64())])
 
@@ -71,7 +72,7 @@ def start(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Process]]:
         assignment = {
             "instance": name,
             "token": token,
-            "prefix": P,
+            "prefix": P.prefix,
             "queue_socket": servers.queue_socket,
             "state_socket": servers.state_socket,
             "operator": "t",

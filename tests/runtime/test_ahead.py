@@ -13,10 +13,11 @@ from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P
 from tests.support.attempt import GROUPS, group_of
 from tests.support.counters import Start, an_attempt, counter
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving
 from udo_protocol.state.group_map import SlotGroups
 
-OTHER = "udo:t:1000:"
+OTHER = SlotKeys("t", 1000)
 # 40 kB of state for each key.
 BULKY = """
 from udo_runtime import Operator

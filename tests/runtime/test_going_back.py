@@ -176,7 +176,7 @@ def test_who_dies_between_its_first_checkpoint_and_the_release_of_the_input_leav
     wait_until(lambda: not kept_keys(servers), 10, "the former version to have taken over")
     former.process.kill()
     former.process.wait()
-    servers.queue().call("FCALL", "udo_pin", 1, P, rewinding.SAVEPOINT, 1, 60_000)
+    servers.queue().call("FCALL", "udo_pin", 1, P.prefix, rewinding.SAVEPOINT, 1, 60_000)
     replace(start, servers)
     assert an_attempt(servers, 2, 2).run(["a"]) == [("a", 3)]
     assert kept_keys(servers) == []

@@ -24,7 +24,7 @@ from tests.support.seeds import seeds
 from udo_protocol.queue import slot
 from udo_protocol.queue.frame import ERROR, SKIPPED
 from udo_protocol.state import rewinding
-from udo_protocol.state.dead_letters import DEAD, KEPT, PENDING, REPLAY
+from udo_protocol.state.dead_letters import PENDING
 
 pytestmark = pytest.mark.long
 
@@ -227,7 +227,7 @@ def test_the_input_stays_until_the_log_belongs_to_the_version_that_goes_back(sta
     state, queue = servers.state(), servers.queue()
 
     def between() -> None:
-        queue.call("FCALL", "udo_trim", 1, P, serving.token, slot.slot_stats(queue, P).emitted, 1 << 20)
+        queue.call("FCALL", "udo_trim", 1, P.prefix, serving.token, slot.slot_stats(queue, P).emitted, 1 << 20)
 
     slot.promote(state, queue, P, back.token, between)
     crash(back)
@@ -240,8 +240,9 @@ def test_given_up_no_letters_are_kept(start: Start, servers: Servers) -> None:
     an_attempt(servers, 0, 0).run(["one"])
     mark(servers)
     update(servers, newer(start))
-    assert sorted(bytes(k).decode().removeprefix(P + KEPT) for k in kept_keys(servers) if KEPT.encode() in k)[:1] == [DEAD]
-    assert servers.state().call("HLEN", f"{P}{KEPT}{REPLAY}") == 1
+    kept = P.savepoint(rewinding.SAVEPOINT)
+    assert sorted(k for k in map(bytes, kept_keys(servers)) if k.startswith(kept.prefix.encode()))[:1] == [kept.dead.encode()]
+    assert servers.state().call("HLEN", kept.replay) == 1
     rewinding.forget(servers.state(), servers.queue(), P)
     assert kept_keys(servers) == []
     assert [json.loads(d.event)["k"] for d in letters(servers).values()] == ["one"]

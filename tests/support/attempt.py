@@ -15,6 +15,7 @@ from udo_protocol.node.api import NodeClient
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import ANSWER, DATA, END, Frame, Header, Kind, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import LaneEnd, Push
 
 GROUPS = range(4)
@@ -65,7 +66,7 @@ class Attempt:
         reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]
         slot, label = reply.slots[0], Label(run=reply.run, epoch=epoch, attempt=attempt)
         conn = Connection(slot.queue_socket, login=Login(slot.user, slot.password))
-        lane = LaneEnd(conn, slot.prefix, name)
+        lane = LaneEnd(conn, SlotKeys.parse(slot.prefix), name)
         schemas = from_ipc(reply.input_schema), from_ipc(reply.output_schema)
         made = cls(lane, schemas, groups=groups, close=conn.close, session=session, label=label, job=job)
         try:

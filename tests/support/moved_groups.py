@@ -5,28 +5,29 @@ from __future__ import annotations
 import json
 
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import pieces
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
-A, B = "udo:t:0:", "udo:t:1000:"
+A, B = SlotKeys("t", 0), SlotKeys("t", 1000)
 
 
 class GroupsOwner:
     """Writes groups as the owner of a slot does."""
 
-    def __init__(self, state: Connection, at: str) -> None:
+    def __init__(self, state: Connection, at: SlotKeys) -> None:
         self._state, self._at = state, at
 
     def write(self, session: str, n: int, piece: str, *changes: bytes) -> None:
         """Write a key group, or a partition's event times (a number below 0): a base and changes to it."""
-        self._state.call("HSET", f"{self._at}sessions", session, json.dumps({"last_ended": 3, "of": self._at}))
+        self._state.call("HSET", f"{self._at}sessions", session, json.dumps({"last_ended": 3, "of": self._at.prefix}))
         place = PiecePlace(piece, len(changes), len(piece), sum(map(len, changes)))
         self._state.transaction(pieces.writing(self._at, session, n, b"meta", place, piece.encode(), []))
         if changes:
             self._state.transaction(pieces.writing(self._at, session, n, b"meta", place, None, changes))
 
 
-def groups(state: Connection, at: str, session: str, savepoint: str = "") -> dict[int, tuple[bytes | None, list[bytes]]]:
+def groups(state: Connection, at: SlotKeys, session: str, savepoint: str = "") -> dict[int, tuple[bytes | None, list[bytes]]]:
     """The groups of a session, in the state or in a savepoint: base and changes."""
     found: dict[int, StoredGroup] = dict(pieces.read(state, at, session, savepoint))
     return {n: (g.base and bytes(g.base), list(map(bytes, g.deltas))) for n, g in found.items()}

@@ -15,8 +15,9 @@ from tests.support.recording import replayed
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import ANSWER
+from udo_protocol.queue.keys import SlotKeys
 
-P = "udo:d:0:"
+P = SlotKeys("d", 0)
 # Counts per key, and answers the negative count a minute after a key's first event.
 COUNT = """
 import datetime as dt

@@ -9,8 +9,9 @@ from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import SlotLimits
 from udo_protocol.queue import lane_end, slot, slot_reader
 from udo_protocol.queue.frame import ANSWER, DATA, Header, decode, encode
+from udo_protocol.queue.keys import SlotKeys
 
-P = "udo:t:0:"
+P = SlotKeys("t", 0)
 SCHEMA = to_ipc(pa.schema([("a", pa.int64())]))
 BATCH = pa.record_batch({"a": [1, 2, 3]})
 

@@ -13,6 +13,7 @@ from udo_protocol.errors import UdoError
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.queue import frame, slot, slot_reader
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 
 Answer = Callable[[pa.RecordBatch], Any]
 
@@ -20,15 +21,17 @@ Answer = Callable[[pa.RecordBatch], Any]
 class EchoOperator:
     """Answers the frames of one slot with `answer(batch)`: a batch, a Failure, SKIPPED, None for no rows, or the bytes of a frame."""
 
-    def __init__(self, servers: Any, prefix: str, schema: pa.Schema, output: pa.Schema | None = None, answer: Answer = lambda b: b) -> None:
+    def __init__(
+        self, servers: Any, keys: SlotKeys, schema: pa.Schema, output: pa.Schema | None = None, answer: Answer = lambda b: b
+    ) -> None:
         self._conn = servers.queue()
         self._schema, self._answer = schema, answer
         state = servers.state()
-        token = slot.next_token(state, prefix)
-        slot.promote(state, self._conn, prefix, token)
+        token = slot.next_token(state, keys)
+        slot.promote(state, self._conn, keys, token)
         state.close()
-        self._reader = slot_reader.SlotReader(self._conn, prefix, "echo", token)
-        self.output_id = slot.store_schema(self._conn, prefix, to_ipc(output or schema))
+        self._reader = slot_reader.SlotReader(self._conn, keys, "echo", token)
+        self.output_id = slot.store_schema(self._conn, keys, to_ipc(output or schema))
         self.frames: list[int] = []
         self.headers: list[frame.Header] = []
         self._gate = threading.Event()

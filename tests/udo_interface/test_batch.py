@@ -17,6 +17,7 @@ from tests.conftest import wait_until
 from tests.support.selection import long
 from udo_interface import udo
 from udo_protocol.errors import NotFound, SchemaError, Unavailable, UsageError
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import slot_stats
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def test_a_limit_downstream_closes_the_lane(spark: SparkSession, platform: Platf
     assert udo(name)(spark.range(0, 10, 1, 1)).count() == 10
     (slot,) = platform.slots(name)
     with contextlib.closing(platform.queue()) as queue:
-        wait_until(lambda: slot_stats(queue, f"udo:{name}:{slot.slot}:").lanes == 0, 10, "the lane to be closed")
+        wait_until(lambda: slot_stats(queue, SlotKeys(name, slot.slot)).lanes == 0, 10, "the lane to be closed")
 
 
 @pytest.mark.both_paths

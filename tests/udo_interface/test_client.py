@@ -20,7 +20,7 @@ from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
 from udo_protocol.errors import NotFound, OperatorError, SchemaError, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.node.api import connect_node
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 
 if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
@@ -260,7 +260,7 @@ def test_a_log_that_its_operator_broke_names_what_was_lost(platform: Platform, g
         client.send({"id": i})
     wait_until(lambda: platform.said(name, "holding"), 20, "the operator to hold a frame")
     with closing(platform.queue()) as queue:
-        queue.call("SET", f"{prefix(name, 0)}emitted", "garbage")
+        queue.call("SET", f"{SlotKeys(name, 0)}emitted", "garbage")
 
     with pytest.raises(EventsLost, match="broke") as caught:
         client.flush(30)
@@ -290,7 +290,7 @@ for n in range(8):
     while not pathlib.Path({str(more)!r}).exists(): time.sleep(0.005)
 client.flush()
 """
-    queue, p = platform.queue(), prefix(deployment, 0)
+    queue, p = platform.queue(), SlotKeys(deployment, 0)
     with closing(queue), subprocess.Popen([sys.executable, "-c", program]) as caller:
         try:
             wait_until(lambda: platform.said(deployment, "holding"), 60, "the first of its frames to be under way")
@@ -350,7 +350,7 @@ def test_a_deployment_polls_with_linear_back_off_before_it_sleeps_where_told_to(
             return reads(queue) - before
 
     def sleeps(queue: Any, name: str) -> None:
-        wait_until(lambda: queue.call("SCARD", f"{prefix(name, 0)}parked") == 1, 20, "the instance to sleep on its queue")
+        wait_until(lambda: queue.call("SCARD", f"{SlotKeys(name, 0)}parked") == 1, 20, "the instance to sleep on its queue")
 
     def polling(**limits: int) -> str:
         name = platform.operator()

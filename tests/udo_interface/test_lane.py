@@ -25,9 +25,10 @@ from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, Schem
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, SlotLimits
 from udo_protocol.queue import frame, lane_end, route, slot
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
 
-PREFIX = "udo:fraud:0:"
+KEYS = SlotKeys("fraud", 0)
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 PLACE = Place("fraud", "1", "n1", "udo:fraud:0", "fraud", partition=3, epoch=7)
 
@@ -44,13 +45,13 @@ class Bench:
         self._operators: list[EchoOperator] = []
 
     def operator(self, answer: Callable[[pa.RecordBatch], Any] = lambda b: b, output: pa.Schema | None = None) -> EchoOperator:
-        self._operators.append(EchoOperator(self.servers, PREFIX, SCHEMA, output, answer))
+        self._operators.append(EchoOperator(self.servers, KEYS, SCHEMA, output, answer))
         return self._operators[-1]
 
     def lane(
         self, place: Place = PLACE, limits: SlotLimits | None = None, clock: Any = None, expected: pa.Schema = SCHEMA, name: str = "l1"
     ) -> tuple[Sender, Collector]:
-        end = lane_end.LaneEnd(self.servers.queue(), PREFIX, name, limits or SlotLimits())
+        end = lane_end.LaneEnd(self.servers.queue(), KEYS, name, limits or SlotLimits())
         sender = Sender(end, place, SCHEMA, clock)
         sender.open()
         return sender, Collector(end, sender, expected, clock)
@@ -186,11 +187,11 @@ def sent(bench: Bench, frames: int) -> tuple[Sender, Collector]:
 def test_answers_in_any_order_and_twice_reach_their_own_frames_once(bench: Bench) -> None:
     _, collector = sent(bench, 4)
     conn = bench.servers.queue()
-    conn.call("RPUSH", f"{PREFIX}out:l1", *(crafted(n, first=10 * n) for n in (3, 2, 2)))
+    conn.call("RPUSH", f"{KEYS}out:l1", *(crafted(n, first=10 * n) for n in (3, 2, 2)))
     assert collector.poll() == [], "that to the first frame is lacking"
-    conn.call("RPUSH", f"{PREFIX}out:l1", *(crafted(n, first=10 * n) for n in (1, 1, 3)))
+    conn.call("RPUSH", f"{KEYS}out:l1", *(crafted(n, first=10 * n) for n in (1, 1, 3)))
     assert [b["id"][0].as_py() for b in collector.poll()] == [10, 20, 30]
-    conn.call("RPUSH", f"{PREFIX}out:l1", *(crafted(n, first=10 * n) for n in (2, 4)))
+    conn.call("RPUSH", f"{KEYS}out:l1", *(crafted(n, first=10 * n) for n in (2, 4)))
     assert [b["id"][0].as_py() for b in collector.wait()] == [40]
 
 
@@ -204,7 +205,7 @@ def test_answers_in_any_order_and_twice_reach_their_own_frames_once(bench: Bench
 )
 def test_an_answer_that_is_nobodys_is_refused_and_given_to_nobody(bench: Bench, answer: bytes, why: str) -> None:
     _, collector = sent(bench, 2)
-    bench.servers.queue().call("RPUSH", f"{PREFIX}out:l1", answer)
+    bench.servers.queue().call("RPUSH", f"{KEYS}out:l1", answer)
     with pytest.raises(StrayAnswer, match=rf"operator fraud@1 .* answered with a malformed frame: {why}"):
         collector.poll()
 
@@ -214,7 +215,7 @@ def test_a_route_that_changes_under_load_loses_doubles_and_reorders_nothing(benc
 
     def change() -> None:
         for version in itertools.count(1):
-            route.change(manager, PREFIX, Route(version, (PREFIX,)))
+            route.change(manager, KEYS, Route(version, (KEYS.prefix,)))
             if stop.wait(0.0005):
                 return
 
@@ -237,9 +238,9 @@ def test_a_route_that_changes_under_load_loses_doubles_and_reorders_nothing(benc
 def test_a_lane_waits_for_a_slot_that_is_still_to_be_told_of_its_route(bench: Bench) -> None:
     bench.operator()
     lane, manager = bench.lane(), bench.servers.queue()
-    lane[0]._end.route = Route(5, (PREFIX,))
-    route.change(manager, PREFIX, Route(4, (PREFIX,)))
-    telling = threading.Timer(0.05, lambda: route.change(manager, PREFIX, Route(5, (PREFIX,))))
+    lane[0]._end.route = Route(5, (KEYS.prefix,))
+    route.change(manager, KEYS, Route(4, (KEYS.prefix,)))
+    telling = threading.Timer(0.05, lambda: route.change(manager, KEYS, Route(5, (KEYS.prefix,))))
     telling.start()
     assert len(run(lane, [batch(0), batch(2)])) == 2
     telling.join()
@@ -247,7 +248,7 @@ def test_a_lane_waits_for_a_slot_that_is_still_to_be_told_of_its_route(bench: Be
 
 def test_a_lane_whose_events_go_to_another_slot_by_now_is_told_where(bench: Bench) -> None:
     sender, _ = bench.lane()
-    route.change(bench.servers.queue(), PREFIX, Route(1, ("udo:fraud:1:",)))
+    route.change(bench.servers.queue(), KEYS, Route(1, ("udo:fraud:1:",)))
     [(_, pieces)] = sender.encode(batch(0))
     sender.push(pieces)
     with pytest.raises(ProtocolError, match="was opened to udo:fraud:0:, but its events now go to udo:fraud:1:"):
@@ -300,10 +301,10 @@ def test_a_silent_operator_ends_in_a_time_out_naming_the_frame(bench: Bench) -> 
 def test_patience_lasts_while_the_slot_answers_other_lanes(bench: Bench) -> None:
     clock = FakeClock()
     conn = bench.servers.queue()
-    patience = ProgressDeadline(lane_end.LaneEnd(conn, PREFIX, "l1"), PLACE, clock)
+    patience = ProgressDeadline(lane_end.LaneEnd(conn, KEYS, "l1"), PLACE, clock)
     for i in range(10):
         clock.now += 50
-        conn.call("SET", f"{PREFIX}emitted", i)
+        conn.call("SET", f"{KEYS}emitted", i)
         patience.check("x")
     clock.now += 80
     with pytest.raises(WaitTimeout):
@@ -313,14 +314,14 @@ def test_patience_lasts_while_the_slot_answers_other_lanes(bench: Bench) -> None
 def test_a_slot_that_does_not_serve_fails_its_waiting_lanes_with_the_reason(bench: Bench) -> None:
     lane = bench.lane()
     status = {"code": "operator", "message": "cannot import model", "traceback": "Traceback: no module named model"}
-    slot.set_status(bench.servers.queue(), PREFIX, status)
+    slot.set_status(bench.servers.queue(), KEYS, status)
     with pytest.raises(OperatorError, match="does not serve: cannot import model\n.*\n.*no module named model"):
         run(lane, [batch(0)])
 
 
 def test_a_lane_beyond_its_lease_is_told_so(bench: Bench) -> None:
     sender, _ = bench.lane()
-    bench.servers.queue().call("DEL", f"{PREFIX}lane:l1")
+    bench.servers.queue().call("DEL", f"{KEYS}lane:l1")
     with pytest.raises(LaneExpired, match="lane l1 was removed: it was idle for more than 86400 s"):
         sender.push(next(sender.encode(batch(0)))[1])
         sender.settle()
@@ -354,7 +355,7 @@ def test_what_is_answered_is_collected_though_the_input_is_not_slow_enough_to_wa
         for i in range(100):
             clock.now += 0.001  # one event per millisecond
             if i == 50:
-                wait_until(lambda: slot.slot_stats(bench.servers.queue(), PREFIX).emitted >= 40, 10, "answers")
+                wait_until(lambda: slot.slot_stats(bench.servers.queue(), KEYS).emitted >= 40, 10, "answers")
             yield batch(i), None
             at.append(i)
 
@@ -395,7 +396,7 @@ def test_a_schema_that_an_operator_put_under_another_ones_id_is_refused(bench: B
     other = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
     bench.operator(lambda b: b.cast(other), output=other)
     queue = bench.servers.queue()
-    queue.call("SET", f"{PREFIX}schema:".encode() + identity(other), to_ipc(pa.schema([("id", pa.string()), ("text", pa.string())])))
+    queue.call("SET", f"{KEYS}schema:".encode() + identity(other), to_ipc(pa.schema([("id", pa.string()), ("text", pa.string())])))
     with pytest.raises(ProtocolError, match="is another one"):
         run(bench.lane(), [batch(0)])
 

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from benchmarks.chaos.streaming import committed
 from tests.conftest import wait_until
 from udo_interface import settings, udo
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -236,8 +236,8 @@ def _kill_the_server(platform: Platform, name: str) -> None:
 
 def _break_the_log(platform: Platform, name: str) -> None:
     with closing(platform.queue()) as queue:
-        queue.call("SET", f"{prefix(name, 0)}base", "99999999999999999999")
-        queue.call("SET", f"{prefix(name, 0)}emitted", "garbage")
+        queue.call("SET", f"{SlotKeys(name, 0)}base", "99999999999999999999")
+        queue.call("SET", f"{SlotKeys(name, 0)}emitted", "garbage")
 
 
 @pytest.mark.both_paths

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.replication import LoggedWrites, ReplicaName
 
 _COPY_S = 600.0
@@ -30,12 +31,14 @@ def copy_slot(owner: NodeClient, replica: ReplicaName) -> Iterator[tuple[str, by
 
 def follow_slot(
     owner: NodeClient, replica: ReplicaName, log: str, held: str, after: str, wait_ms: int
-) -> tuple[str, list[LoggedWrites]] | None:
+) -> tuple[SlotKeys, list[LoggedWrites]] | None:
     """Report that the replica holds the log up to `held`, and wait up to `wait_ms` for writes after `after`.
 
-    Returns the slot's prefix and the writes; None if the slot has to be copied."""
+    Returns the slot's keys, as its node names them, and the writes; None if the slot has to be copied."""
     asked = pb.FollowSlotRequest(replica=_named(replica), log=log, held=held, after=after, wait_ms=wait_ms)
     found: pb.FollowSlotReply = owner.passed_on("FollowSlot", asked, wait_ms / 1000 + _MARGIN_S, streamed=False)
     if found.again:
         return None
-    return found.prefix, [LoggedWrites(w.position, [list(c.words) for c in w.commands], w.token, w.whole) for w in found.writes]
+    return SlotKeys.parse(found.prefix), [
+        LoggedWrites(w.position, [list(c.words) for c in w.commands], w.token, w.whole) for w in found.writes
+    ]

@@ -7,11 +7,10 @@ and `route` are read-only: write access to them would decide which instance answ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-from udo_protocol.errors import Conflict
-from udo_protocol.queue import keys
+from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
+from udo_protocol.queue.keys import warm as warm_key
 
 # Redis tries rules one after the other for each key of each command, so they are ordered by how often a small frame needs them.
 # `%R~`: read only. `` is the prefix itself, with which functions are called.
@@ -58,65 +57,60 @@ def _rules(commands: str, writes: Iterable[str], reads: Iterable[str] = ()) -> l
     return ["resetkeys", "-@all", *(f"+{c}" for c in commands.split()), *patterns]
 
 
-def _in(prefix: str, names: Iterable[str]) -> list[str]:
+def _in(keys: SlotKeys, names: Iterable[str]) -> list[str]:
     """The full names of these keys of a slot."""
-    p = _literal(prefix)
+    p = _literal(keys)
     return [f"%R~{p}{k.removeprefix('%R~')}" if k.startswith("%R~") else p + k for k in names]
 
 
 def warm(instance: str) -> list[str]:
     """The rules of a warm instance, which has no slot: it waits for its assignment and checks whether its node manager lives."""
-    return _rules("info blpop exists", (keys.warm(instance),), (keys.HEARTBEAT,))
+    return _rules("info blpop exists", (warm_key(instance),), (HEARTBEAT,))
 
 
-def queue(prefix: str, instance: str) -> list[str]:
+def queue(keys: SlotKeys, instance: str) -> list[str]:
     """The rules of an instance attached to a slot, on the queue server."""
     own = (f"stats:{instance}", f"ready:{instance}")
-    return _rules(_INSTANCE_COMMANDS, [*_in(prefix, (*_INSTANCE, *_INSTANCE_SELDOM, *own)), keys.warm(instance)], [keys.HEARTBEAT])
+    return _rules(_INSTANCE_COMMANDS, [*_in(keys, (*_INSTANCE, *_INSTANCE_SELDOM, *own)), warm_key(instance)], [HEARTBEAT])
 
 
-def comparing(prefix: str, instance: str) -> list[str]:
+def comparing(keys: SlotKeys, instance: str) -> list[str]:
     """The rules of an instance that compares its answers with the served ones, on the queue server: it cannot answer."""
-    p = _literal(prefix)
-    writes = [
-        *(p + k for k in _COMPARING_WRITES),
-        *(f"{p}{k}:{instance}" for k in ("served", "servedbytes", "compared", "differ", "stats", "ready", "bell")),
-    ]
-    return _rules(_COMPARING_COMMANDS, [*writes, keys.warm(instance)], [*(p + k for k in _COMPARING_READS), keys.HEARTBEAT])
+    p = _literal(keys)
+    writes = [*(p + k for k in _COMPARING_WRITES), *keys.of_mirror(instance)]
+    return _rules(_COMPARING_COMMANDS, [*writes, warm_key(instance)], [*(p + k for k in _COMPARING_READS), HEARTBEAT])
 
 
-def state(prefix: str) -> list[str]:
+def state(keys: SlotKeys) -> list[str]:
     """The rules of an instance of a keyed operator, on the state server."""
-    p = _literal(prefix)
+    p = _literal(keys)
     return _rules(_STATE_COMMANDS, [p + k for k in _STATE_WRITES], [p + k for k in _STATE_READS])
 
 
-def adopting(prefix: str, *sources: str) -> list[str]:
+def adopting(keys: SlotKeys, *sources: SlotKeys) -> list[str]:
     """The rules of an instance whose slot will get key groups of the slots `sources`, on the state server: it may read them ahead."""
-    return [*state(prefix), *(f"%R~{_literal(source)}{k}" for source in sources for k in ("sessions", "m:*", "g:*", "d:*"))]
+    return [*state(keys), *(f"%R~{_literal(source)}{k}" for source in sources for k in ("sessions", "m:*", "g:*", "d:*"))]
 
 
-def reading(prefix: str) -> list[str]:
+def reading(keys: SlotKeys) -> list[str]:
     """The rules of an instance that reads the owner's changelog and never becomes owner, on the state server: it holds a lease there and
     may trim entries that all have read, but appends none."""
-    p = _literal(prefix)
+    p = _literal(keys)
     commands = _STATE_COMMANDS.replace("xadd ", "")
     return _rules(commands, [p + k for k in _CHANGELOG_WRITES], [p + k for k in (*_STATE_READS, *_STATE_WRITES) if k])
 
 
-def letters(prefix: str) -> list[str]:
+def letters(keys: SlotKeys) -> list[str]:
     """The rules of an instance of a stateless operator whose bad events are kept, on the state server. Other ones have no user there."""
-    p = _literal(prefix)
+    p = _literal(keys)
     return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading", f"{p}replicas"])
 
 
-def lanes(prefix: str) -> list[str]:
+def lanes(keys: SlotKeys) -> list[str]:
     """The rules of producers and collectors of one slot, on the queue server."""
-    return _rules(_LANE_COMMANDS, _in(prefix, (*_LANE, *_LANE_SELDOM)))
+    return _rules(_LANE_COMMANDS, _in(keys, (*_LANE, *_LANE_SELDOM)))
 
 
-def _literal(prefix: str) -> str:
+def _literal(keys: SlotKeys) -> str:
     """A slot's prefix, checked for wildcards, which would grant access to other slots."""
-    if not re.fullmatch(r"udo:[^:*?\[\]\\\s]+:\d+:", prefix):
-        raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
-    return prefix
+    return SlotKeys.parse(keys.prefix).prefix

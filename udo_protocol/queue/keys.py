@@ -211,11 +211,6 @@ class SlotKeys(StateKeys):
         return f"{self.prefix}taking:{copy}:{name}"
 
 
-def prefix(deployment: str, slot: int) -> str:
-    """The common prefix of all keys of a slot."""
-    return f"udo:{deployment}:{slot}:"
-
-
 def warm(instance: str) -> str:
     """The list on which a warm instance waits for its assignment."""
     return f"udo:warm:{instance}"

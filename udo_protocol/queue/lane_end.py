@@ -18,6 +18,7 @@ from udo_protocol.queue import route
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Bytes, Frame, decode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
 from udo_protocol.queue.slot import slot_status, stored_schema
 
@@ -56,10 +57,10 @@ def gone(lane: str, limits: SlotLimits) -> str:
 class LaneEnd:
     """The producer's and collector's side of one lane in one slot. One thread at a time."""
 
-    def __init__(self, conn: Connection, prefix: str, lane: str, limits: SlotLimits = DEFAULT, clock: Clock | None = None) -> None:
-        self.conn, self.prefix, self.lane, self.limits = conn, prefix, lane, limits
-        self.route = Route(0, (prefix,))
-        self._out, self._bell = f"{prefix}out:{lane}", f"{prefix}bell:{lane}"
+    def __init__(self, conn: Connection, keys: SlotKeys, lane: str, limits: SlotLimits = DEFAULT, clock: Clock | None = None) -> None:
+        self.conn, self.keys, self.lane, self.limits = conn, keys, lane, limits
+        self.route = Route(0, (keys.prefix,))
+        self._prefix, self._log, self._out, self._bell = keys.prefix, keys.log, keys.out(lane), keys.bell(lane)
         conn.bulk_bytes = limits.answer_bytes
         self._collected = 0
         self._inline: deque[bool] = deque()  # how each push not yet replied to was sent
@@ -69,15 +70,15 @@ class LaneEnd:
         """Register the lane and the schema of its frames; returns the last number accepted (0 for a new lane)."""
         client = self.conn.call("CLIENT", "ID")  # the lane ends with this connection, however this process dies
         schema = (schema_id(schema_ipc), schema_ipc)
-        return int(self.conn.call("FCALL", "udo_open", 1, self.prefix, self.lane, self.limits.lane_ttl_ms, *schema, client))
+        return int(self.conn.call("FCALL", "udo_open", 1, self._prefix, self.lane, self.limits.lane_ttl_ms, *schema, client))
 
     def accepts_by(self) -> int:
         """The version of the route by which the slot takes frames now."""
-        return route.version(self.conn, self.prefix)
+        return route.version(self.conn, self.keys)
 
     def lanes(self) -> int:
         """The number of lanes open in this slot."""
-        return int(self.conn.call("SCARD", f"{self.prefix}lanes"))
+        return int(self.conn.call("SCARD", self.keys.lanes))
 
     def push(
         self,
@@ -112,12 +113,12 @@ class LaneEnd:
         size = sum(map(len, frame))
         bound = self.limits.retained_bytes + (self.limits.reserve_bytes if control else 0)
         version, ttl_ms = self.route.version if by is None else by, self.limits.lane_ttl_ms
-        decide = ("FCALL", "udo_accept", 1, self.prefix, self.lane, n, prev, version, size, bound, ttl_ms, part, label)
+        decide = ("FCALL", "udo_accept", 1, self._prefix, self.lane, n, prev, version, size, bound, ttl_ms, part, label)
         self._inline.append(size < INLINE_BYTES)
         if size < INLINE_BYTES:
             self.conn.send([(*decide, frame)])
         else:
-            self.conn.send_transaction([("RPUSH", f"{self.prefix}in", frame), decide])
+            self.conn.send_transaction([("RPUSH", self._log, frame), decide])
 
     def push_reply(self) -> PushReply:
         """Outcome of the oldest push not yet replied to."""
@@ -167,7 +168,7 @@ class LaneEnd:
 
     def _park(self, wait_ms: int) -> list[Frame]:
         """Arm the doorbell, sleep on it and read, in one round trip: a woken reader already has the answers."""
-        park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self.prefix, self.lane, self.limits.lane_ttl_ms)
+        park: Sequence[Arg] = ("FCALL", "udo_park_lane", 1, self._prefix, self.lane, self.limits.lane_ttl_ms)
         trim: Sequence[Arg] = ("LTRIM", self._out, self._collected, -1)
         wait = [("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")] if wait_ms > 0 else []
         self.conn.send([trim, park, *wait, ("LRANGE", self._out, 0, self.limits.read_frames - 1)])
@@ -185,12 +186,12 @@ class LaneEnd:
 
     def schema(self, identity: bytes) -> pa.Schema:
         """The schema of that id, as registered on this slot; ProtocolError if it is not registered."""
-        return stored_schema(self.conn, self.prefix, identity)
+        return stored_schema(self.conn, self.keys, identity)
 
     def status(self) -> dict[str, Any] | None:
         """Why the slot does not serve, or None while it does."""
-        return slot_status(self.conn, self.prefix)
+        return slot_status(self.conn, self.keys)
 
     def close(self) -> None:
         """Remove all keys of the lane."""
-        self.conn.call("FCALL", "udo_close", 1, self.prefix, self.lane)
+        self.conn.call("FCALL", "udo_close", 1, self._prefix, self.lane)

@@ -12,6 +12,7 @@ from typing import Any
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import untrusted
 
 
@@ -51,23 +52,23 @@ class Route:
             raise ProtocolError(f"expected a route as JSON, with version and slots, got {table!r:.200}: {e}") from e
 
 
-def change(queue: Connection, prefix: str, route: Route) -> None:
+def change(queue: Connection, keys: SlotKeys, route: Route) -> None:
     """Accept frames only by this route from now on, unless the slot has a newer one."""
-    queue.call("FCALL", "udo_route", 1, prefix, route.version, route.encode())
+    queue.call("FCALL", "udo_route", 1, keys.prefix, route.version, route.encode())
 
 
-def told(queue: Connection, prefix: str) -> tuple[bytes, int]:
+def told(queue: Connection, keys: SlotKeys) -> tuple[bytes, int]:
     """The last frame that the node manager wrote into the slot's log, and the number of the frame by which a move raised the route."""
-    frame, cut = queue.call("HMGET", f"{prefix}route", "frame", "cut")
+    frame, cut = queue.call("HMGET", keys.route, "frame", "cut")
     return bytes(frame or b""), int(cut or 0)
 
 
-def frames_told(queue: Connection, prefix: str) -> int:
+def frames_told(queue: Connection, keys: SlotKeys) -> int:
     """The number of frames that the node manager has written into the slot's log."""
-    (found,) = untrusted.read(queue, ("HGET", f"{prefix}route", "told"))
-    return untrusted.number(found, f"{prefix}route")
+    (found,) = untrusted.read(queue, ("HGET", keys.route, "told"))
+    return untrusted.number(found, keys.route)
 
 
-def version(queue: Connection, prefix: str) -> int:
+def version(queue: Connection, keys: SlotKeys) -> int:
     """The version of the route that the slot accepts."""
-    return int(queue.call("HGET", f"{prefix}route", "v") or 0)
+    return int(queue.call("HGET", keys.route, "v") or 0)

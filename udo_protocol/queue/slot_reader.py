@@ -11,6 +11,7 @@ from udo_protocol.errors import Fenced
 from udo_protocol.limits import DEFAULT, INLINE_BYTES, SlotLimits
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import ERROR, Bytes, Failure, Header, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int, next_token, promote
 from udo_protocol.state import untrusted
 
@@ -45,8 +46,10 @@ class Read:
 class SlotReader:
     """An instance's side of a slot: range reads at its own cursor, answers, parking. A standby until its token is the owner."""
 
-    def __init__(self, conn: Connection, prefix: str, name: str, token: int, limits: SlotLimits = DEFAULT) -> None:
-        self.conn, self.prefix, self.name, self.token, self.limits = conn, prefix, name, token, limits
+    def __init__(self, conn: Connection, keys: SlotKeys, name: str, token: int, limits: SlotLimits = DEFAULT) -> None:
+        self.conn, self.keys, self.name, self.token, self.limits = conn, keys, name, token, limits
+        self._prefix, self._log, self._out, self._bell = keys.prefix, keys.log, keys.out, keys.bell(name)
+        self._heads = ("MGET", keys.base, keys.emitted, keys.owner)
         self._base = 1
 
     def send_read(self, cursor: int, base: int | None = None, park_ms: int | None = None) -> None:
@@ -58,9 +61,8 @@ class SlotReader:
         if base is not None:
             self._base = base
         first = max(cursor - self._base, 0)
-        p = self.prefix
-        read: list[Sequence[Arg]] = [("MULTI",), ("MGET", f"{p}base", f"{p}emitted", f"{p}owner")]
-        read += [("LRANGE", f"{p}in", first, first + self.limits.read_frames - 1), ("EXEC",)]
+        frames = ("LRANGE", self._log, first, first + self.limits.read_frames - 1)
+        read: list[Sequence[Arg]] = [("MULTI",), self._heads, frames, ("EXEC",)]
         self.conn.send(read if park_ms is None else [*self._park(cursor, park_ms, "parked"), *read])
 
     def receive_read(self, cursor: int) -> Read | None:
@@ -69,7 +71,7 @@ class SlotReader:
         try:
             read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
         except ValueError:
-            raise untrusted.broken(f"{self.prefix}base or {self.prefix}emitted", "whole numbers", f"{base!r}, {emitted!r}") from None
+            raise untrusted.broken(f"{self.keys.base} or {self.keys.emitted}", "whole numbers", f"{base!r}, {emitted!r}") from None
         if read.base != self._base:
             self._base = read.base
             return None
@@ -98,7 +100,7 @@ class SlotReader:
             lanes.setdefault(lane, []).append(frame)
             size += sum(map(len, frame))
         inline = size < INLINE_BYTES
-        decide: list[Arg] = ["FCALL", "udo_emit", 1, self.prefix, self.token, first, first + len(answers) - 1]
+        decide: list[Arg] = ["FCALL", "udo_emit", 1, self._prefix, self.token, first, first + len(answers) - 1]
         decide += ["failed" if failed else int(trim), self.limits.retained_bytes, self.limits.lane_ttl_ms, int(inline)]
         for lane, frames in lanes.items():
             decide += [lane, len(frames), *frames] if inline else [lane, len(frames)]
@@ -106,7 +108,7 @@ class SlotReader:
             self._emit_commands = 1
             self.conn.send([decide], hold=hold)
         else:
-            commands: list[Sequence[Arg]] = [("RPUSH", f"{self.prefix}out:{lane}", *frames) for lane, frames in lanes.items()]
+            commands: list[Sequence[Arg]] = [("RPUSH", self._out(lane), *frames) for lane, frames in lanes.items()]
             self._emit_commands = len(commands) + 1
             self.conn.send_transaction([*commands, decide])
 
@@ -121,17 +123,17 @@ class SlotReader:
 
     def trim(self, seq: int) -> Emit:
         """Remove frames up to `seq` from the log, once a checkpoint covers them."""
-        return self._outcome(self.conn.call("FCALL", "udo_trim", 1, self.prefix, self.token, seq, self.limits.retained_bytes))
+        return self._outcome(self.conn.call("FCALL", "udo_trim", 1, self._prefix, self.token, seq, self.limits.retained_bytes))
 
     def pin(self, seq: int, lease_ms: int) -> int:
         """Keep the log from `seq` on from being trimmed for `lease_ms` (0 releases), while a large state loads; returns the base."""
-        with untrusted.reading(f"{self.prefix}base", "a number"):
-            return int(self.conn.call("FCALL", "udo_pin", 1, self.prefix, self.name, seq, lease_ms))
+        with untrusted.reading(self.keys.base, "a number"):
+            return int(self.conn.call("FCALL", "udo_pin", 1, self._prefix, self.name, seq, lease_ms))
 
     def _outcome(self, reply: Sequence[Any]) -> Emit:
         status = Emit(reply[0].decode())
         if status is Emit.FENCED:
-            raise Fenced(f"instance {self.name}: token {self.token} is not the owner of {self.prefix} any more, {reply[1]} is")
+            raise Fenced(f"instance {self.name}: token {self.token} is not the owner of {self.keys} any more, {reply[1]} is")
         return status
 
     def park(self, cursor: int, wait_ms: int, *, standby: bool = False) -> bool:
@@ -141,8 +143,8 @@ class SlotReader:
 
     def _park(self, cursor: int, wait_ms: int, group: str) -> list[Sequence[Arg]]:
         """Arm the doorbell, then sleep on it; it rings at once if there is something to do."""
-        arm = ("FCALL", "udo_park", 1, self.prefix, self.name, cursor, self.token, group)
-        return [arm, ("BLPOP", f"{self.prefix}bell:{self.name}", f"{wait_ms / 1000:.3f}")]
+        arm = ("FCALL", "udo_park", 1, self._prefix, self.name, cursor, self.token, group)
+        return [arm, ("BLPOP", self._bell, f"{wait_ms / 1000:.3f}")]
 
     def sleep(self) -> None:
         """Block, after send_read with `park_ms`, until the range has come; the replies before it are received as usual."""
@@ -159,20 +161,20 @@ class SlotReader:
 
     def sender(self, seq: int) -> tuple[str, int]:
         """The (lane, number) that the log noted for a frame that cannot be decoded."""
-        key = f"{self.prefix}sizes"
+        key = self.keys.sizes
         with untrusted.reading(key, "`size number lane`"):
             _, number, lane = bytes(self.conn.call("LINDEX", key, seq - self._base)).decode().split(" ", 2)
             return lane, untrusted.number(number, key)
 
 
-def fail_head(state: Connection, queue: Connection, prefix: str, failure: Failure, version: str, *, keyed: bool = False) -> bool:
+def fail_head(state: Connection, queue: Connection, keys: SlotKeys, failure: Failure, version: str, *, keyed: bool = False) -> bool:
     """Answer the first unanswered frame with `failure`, as the slot's owner, since the operator dies or hangs on it.
 
     `keyed`: the frame stays in the log until a checkpoint covers it, and a replay skips its lane.
     """
-    token = next_token(state, prefix)
-    emitted = promote(state, queue, prefix, token)
-    reader = SlotReader(queue, prefix, "node-manager", token)
+    token = next_token(state, keys)
+    emitted = promote(state, queue, keys, token)
+    reader = SlotReader(queue, keys, "node-manager", token)
     read = reader.read(emitted + 1)
     if not read.frames:
         return False

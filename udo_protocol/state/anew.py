@@ -12,26 +12,27 @@ from contextlib import suppress
 
 from udo_protocol.errors import Fenced, SlotBroken
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import next_token
 from udo_protocol.state import checkpoints, rewinding
 
 
-def begin(state: Connection, queue: Connection, prefix: str, *, keyed: bool) -> None:
-    """Replace the log of the slot with this prefix by an empty one. Fenced if an instance with a newer token owns the slot."""
-    token = next_token(state, prefix)
-    _fenced_or(state, prefix, "udo_promote", token)
+def begin(state: Connection, queue: Connection, keys: SlotKeys, *, keyed: bool) -> None:
+    """Replace the log of the slot by an empty one. Fenced if an instance with a newer token owns the slot."""
+    token = next_token(state, keys)
+    _fenced_or(state, keys, "udo_promote", token)
     # The new log begins after every number that the old one can have used, since dead letters and cuts refer to old frames by number.
-    cuts = [seq for seq, run in checkpoints.cut(state, prefix).values() if run == queue.run_id]
+    cuts = [seq for seq, run in checkpoints.cut(state, keys).values() if run == queue.run_id]
     seq = max([time.time_ns() // 1000, *(last + 1 for last in cuts)])
     if keyed:
         with suppress(SlotBroken):
-            rewinding.forget(state, queue, prefix)  # the input since the update is lost, so no rollback is possible
-        covers: list[Sequence[Arg]] = [("SET", f"{prefix}ckpt", f"{seq} {queue.run_id}"), ("DEL", f"{prefix}riding")]
-        checkpoints.amend(state, prefix, token, covers)
-    _fenced_or(queue, prefix, "udo_anew", token, seq)
+            rewinding.forget(state, queue, keys)  # the input since the update is lost, so no rollback is possible
+        covers: list[Sequence[Arg]] = [("SET", keys.checkpoint, f"{seq} {queue.run_id}"), ("DEL", keys.riding)]
+        checkpoints.amend(state, keys, token, covers)
+    _fenced_or(queue, keys, "udo_anew", token, seq)
 
 
-def _fenced_or(conn: Connection, prefix: str, function: str, token: int, *more: int) -> None:
-    status, value = conn.call("FCALL", function, 1, prefix, token, *more)
+def _fenced_or(conn: Connection, keys: SlotKeys, function: str, token: int, *more: int) -> None:
+    status, value = conn.call("FCALL", function, 1, keys.prefix, token, *more)
     if status == b"FENCED":
-        raise Fenced(f"token {token} is older than the owner {value} of {prefix}")
+        raise Fenced(f"token {token} is older than the owner {value} of {keys}")

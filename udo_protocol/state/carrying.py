@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from udo_protocol.errors import ProtocolError, ServerLost
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import moving, savepoints, untrusted
-from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
+from udo_protocol.queue.keys import SlotKeys, StateKeys
+from udo_protocol.state import moving, untrusted
 
 # Bytes of one message between nodes; a larger value continues in the next.
 PART_BYTES = 1 << 20
@@ -23,60 +23,59 @@ _SYNC_MS = 10_000
 Carried = tuple[str, bytes]
 
 
-def handed_over(state: Connection, prefix: str, version: int) -> Iterator[Carried]:
+def handed_over(state: Connection, keys: SlotKeys, version: int) -> Iterator[Carried]:
     """All keys that the slot has handed over by that version of the map."""
-    name = moving.handed_over(version)
-    top = savepoints.at(prefix, name)
-    (sessions,) = untrusted.read(state, ("HKEYS", f"{top}sessions"))
+    top = keys.savepoint(moving.handed_over(version))
+    (sessions,) = untrusted.read(state, ("HKEYS", top.sessions))
     for session in (bytes(s).decode() for s in sessions):
-        (manifest,) = untrusted.read(state, ("HGETALL", f"{top}m:{session}"), most_bytes=untrusted.STATE_BYTES)
+        (manifest,) = untrusted.read(state, ("HGETALL", top.manifest(session)), most_bytes=untrusted.STATE_BYTES)
         for entry in map(bytes, manifest[1::2]):
             piece = entry.split(b" ", 1)[0].decode()
-            for kind in ("g:", "d:"):
-                yield from _dumped(state, f"{prefix}{kind}{piece}", f"{kind}{piece}")
-        yield from _dumped(state, f"{top}m:{session}", f"m:{session}")
-    for kind in (DEAD, PENDING, REPLAY, "sessions"):
-        yield from _dumped(state, f"{top}{kind}", kind)
+            yield from dumped(state, keys, keys.base_of(piece), keys.changes_of(piece))
+        yield from dumped(state, top, top.manifest(session))
+    yield from dumped(state, top, top.dead, top.pending, top.replay, top.sessions)
 
 
-def _dumped(state: Connection, key: str, name: str) -> Iterator[Carried]:
-    (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
-    if value is not None:
-        yield name, bytes(value)
+def dumped(state: Connection, top: StateKeys, *keys: str) -> Iterator[Carried]:
+    """Those of these keys that there are, by their names below the prefix of `top`."""
+    for key in keys:
+        (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
+        if value is not None:
+            yield key.removeprefix(top.prefix), bytes(value)
 
 
-def is_taken(state: Connection, prefix: str, version: int) -> bool:
+def is_taken(state: Connection, keys: SlotKeys, version: int) -> bool:
     """Whether the slot has received what was handed over by that version."""
-    return taken(state, prefix) >= version
+    return taken(state, keys) >= version
 
 
-def taken(state: Connection, prefix: str) -> int:
+def taken(state: Connection, keys: SlotKeys) -> int:
     """The last version by which the slot has received key groups; 0: none."""
-    return int(state.call("GET", f"{prefix}taken") or 0)
+    return int(state.call("GET", keys.taken) or 0)
 
 
-def copied(state: Connection, prefix: str, version: int, copy: str, carried: Iterable[Carried]) -> str:
+def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: Iterable[Carried]) -> str:
     """Write `carried` beside the slot's keys, under the name `copy`, which no other copy has; returns that name.
 
     If the slot has received that version before, `carried` is not read, and the name is ''.
     """
-    if is_taken(state, prefix, version):
+    if is_taken(state, keys, version):
         return ""
     for name, value in carried:
-        state.call("RESTORE", f"{prefix}taking:{copy}:{name}", _COPY_MS, value, "REPLACE")
+        state.call("RESTORE", keys.taking(copy, name), _COPY_MS, value, "REPLACE")
     return copy
 
 
-def take(state: Connection, prefix: str, version: int, copy: str) -> None:
+def take(state: Connection, keys: SlotKeys, version: int, copy: str) -> None:
     """Give the slot what was copied under that name, durably; '': it has it. ProtocolError if a part is missing."""
-    if copy and state.call("FCALL", "udo_take", 1, prefix, copy, version) < 0:
-        raise ProtocolError(f"what was handed over to {prefix} by version {version} of the group map has come in part; expected all of it")
+    if copy and state.call("FCALL", "udo_take", 1, keys.prefix, copy, version) < 0:
+        raise ProtocolError(f"what was handed over to {keys} by version {version} of the group map has come in part; expected all of it")
     _durable(state)
 
 
-def leave_out(state: Connection, prefix: str, version: int) -> None:
+def leave_out(state: Connection, keys: SlotKeys, version: int) -> None:
     """Count that version as received, durably, without what was handed over."""
-    state.call("SET", f"{prefix}taken", version)
+    state.call("SET", keys.taken, version)
     _durable(state)
 
 
@@ -85,6 +84,6 @@ def _durable(state: Connection) -> None:
         raise ServerLost(f"the state server on {state.path} did not make what was handed over durable within {_SYNC_MS} ms")
 
 
-def forget(state: Connection, prefix: str, version: int) -> None:
+def forget(state: Connection, keys: SlotKeys, version: int) -> None:
     """Remove what was handed over, since the other slot has it."""
-    state.call("FCALL", "udo_handed_on", 1, prefix, version)
+    state.call("FCALL", "udo_handed_on", 1, keys.prefix, version)

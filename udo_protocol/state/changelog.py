@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from udo_protocol.errors import Fenced
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 
 # Entries are kept this long for a reader that died; a reader renews its lease after a third of it.
@@ -40,47 +41,47 @@ class LoggedCheckpoint(NamedTuple):
     parts: list[tuple[str, bytes]]
 
 
-def join(state: Connection, prefix: str, name: str) -> int:
+def join(state: Connection, keys: SlotKeys, name: str) -> int:
     """Become a reader: from now on entries are kept for `name`, until it leaves or its lease ends. Returns the position to read from."""
-    return int(state.call("FCALL", "udo_join", 1, prefix, name, LEASE_MS))
+    return int(state.call("FCALL", "udo_join", 1, keys.prefix, name, LEASE_MS))
 
 
-def hold(state: Connection, prefix: str, name: str, position: int) -> None:
+def hold(state: Connection, keys: SlotKeys, name: str, position: int) -> None:
     """Renew the lease and report that entries up to `position` have been read. Fenced if later entries may be missing."""
-    left = int(state.call("FCALL", "udo_hold", 1, prefix, name, position, LEASE_MS))
+    left = int(state.call("FCALL", "udo_hold", 1, keys.prefix, name, position, LEASE_MS))
     if left <= 0:
-        raise Fenced(gone(prefix, name, left))
+        raise Fenced(gone(keys, name, left))
 
 
-def gone(prefix: str, name: str, position: int | None) -> str:
+def gone(keys: SlotKeys, name: str, position: int | None) -> str:
     """Why a reader with this stored position (None: it has none) has to load again."""
-    return f"{name} does not read the changelog of {prefix} any more: {_WHY.get(position or 0, 'its lease ran out')}"
+    return f"{name} does not read the changelog of {keys} any more: {_WHY.get(position or 0, 'its lease ran out')}"
 
 
-def leaving(prefix: str, name: str) -> Sequence[Arg]:
+def leaving(keys: SlotKeys, name: str) -> Sequence[Arg]:
     """The command by which `name` stops being a reader."""
-    return ("FCALL", "udo_leave", 1, prefix, name)
+    return ("FCALL", "udo_leave", 1, keys.prefix, name)
 
 
-def appending(prefix: str, entry: LoggedCheckpoint) -> Sequence[Arg]:
+def appending(keys: SlotKeys, entry: LoggedCheckpoint) -> Sequence[Arg]:
     """The command that appends an entry, for the owner's transaction that writes the checkpoint."""
-    return ("FCALL", "udo_append", 1, prefix, CHANGELOG_BYTES, entry.head, *(word for part in entry.parts for word in part))
+    return ("FCALL", "udo_append", 1, keys.prefix, CHANGELOG_BYTES, entry.head, *(word for part in entry.parts for word in part))
 
 
 def read(
-    state: Connection, prefix: str, name: str, position: int, groups: Collection[int] | None = None
+    state: Connection, keys: SlotKeys, name: str, position: int, groups: Collection[int] | None = None
 ) -> tuple[list[LoggedCheckpoint], int, int | None]:
     """(entries, position, stored position): the entries after `position`, oldest first, with the parts of all groups or of `groups` and
     those that hold event times; the position after them; and the position that is stored for `name`. If that is below 0 or None, entries
     may be missing, or continue another state."""
-    stored = ("HGET", f"{prefix}readers", name)
-    wanted: Sequence[Arg] = ("XRANGE", f"{prefix}changelog", f"({position}-{_LAST_PART}", "+")
+    stored = ("HGET", keys.readers, name)
+    wanted: Sequence[Arg] = ("XRANGE", keys.changelog, f"({position}-{_LAST_PART}", "+")
     if groups is not None:
         # A mirror asks before each frame: thousands of groups are only named if there is something to read.
-        logged, at = state.transaction([("GET", f"{prefix}logged"), stored])
+        logged, at = state.transaction([("GET", keys.logged), stored])
         if as_int(logged) <= position:
             return [], position, _stored(at)
-        wanted = ("FCALL", "udo_entries", 1, prefix, position, *groups)
+        wanted = ("FCALL", "udo_entries", 1, keys.prefix, position, *groups)
     found, at = state.transaction([wanted, stored])
     if found:
         position = int(bytes(found[-1][0]).split(b"-")[0])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
 from udo_protocol.limits import RUNS_OF_A_PLAN
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import changelog, replication, untrusted
@@ -32,7 +33,7 @@ class Checkpoint:
 
 def checkpoint(
     state: Connection,
-    prefix: str,
+    keys: SlotKeys,
     token: int,
     covers: Checkpoint,
     emitted: int,
@@ -53,24 +54,24 @@ def checkpoint(
     riding: list[Arg] = [part for lane, frame in covers.riding for part in (lane, frame)]
     commands: list[Sequence[Arg]] = [
         *writes,
-        ("SET", f"{prefix}ckpt", f"{covers.seq} {covers.run_id}"),
-        ("DEL", f"{prefix}riding"),
+        ("SET", keys.checkpoint, f"{covers.seq} {covers.run_id}"),
+        ("DEL", keys.riding),
     ]
     if riding:
-        commands.append(("RPUSH", f"{prefix}riding", *riding))
-    if _write_as_owner(state, prefix, token, commands, f"checkpoint {covers.seq}", wait_ms, entry):
+        commands.append(("RPUSH", keys.riding, *riding))
+    if _write_as_owner(state, keys, token, commands, f"checkpoint {covers.seq}", wait_ms, entry):
         replicated()
     return Emit.STORED
 
 
-def amend(state: Connection, prefix: str, token: int, writes: Sequence[Sequence[Arg]], wait_ms: int = 10_000) -> None:
+def amend(state: Connection, keys: SlotKeys, token: int, writes: Sequence[Sequence[Arg]], wait_ms: int = 10_000) -> None:
     """Make `writes` durable in one transaction, as the owner, without covering further frames. Errors as in `checkpoint`."""
-    _write_as_owner(state, prefix, token, writes, "a change of state", wait_ms)
+    _write_as_owner(state, keys, token, writes, "a change of state", wait_ms)
 
 
 def _write_as_owner(
     state: Connection,
-    prefix: str,
+    keys: SlotKeys,
     token: int,
     commands: Sequence[Sequence[Arg]],
     what: str,
@@ -78,18 +79,18 @@ def _write_as_owner(
     entry: Callable[[], LoggedCheckpoint] | None = None,
 ) -> bool:
     """Run the commands in one transaction, fenced, logged and durable; returns whether the slot has replicas."""
-    replication.require_writes(prefix, commands)
-    looks = [f"{prefix}{name}" for name in ("owner", "reading", "replicas")]
+    replication.require_writes(keys, commands)
+    looks = (keys.owner, keys.reading, keys.replicas)
     for _ in range(_TRIES):
         state.send([("WATCH", *looks), ("MGET", *looks)])
         state.receive()
         owner, reading, replicas = state.reply()
         if as_int(owner) != token:
             state.call("UNWATCH")
-            raise Fenced(f"token {token} is not the owner of {prefix} any more, {as_int(owner)} is")
-        steps = [*commands, changelog.appending(prefix, entry())] if entry and reading is not None else list(commands)
+            raise Fenced(f"token {token} is not the owner of {keys} any more, {as_int(owner)} is")
+        steps = [*commands, changelog.appending(keys, entry())] if entry and reading is not None else list(commands)
         if replicas is not None:
-            steps += replication.logging(prefix, token, commands)
+            steps += replication.logging(keys, token, commands)
         state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
         replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
         for r in (*replies, *(replies[-2] or ())):
@@ -98,25 +99,25 @@ def _write_as_owner(
         if replies[-2] is None:
             continue
         if replies[-1][0] < 1:
-            raise ServerLost(f"the state server on {state.path} did not make {what} of {prefix} durable within {wait_ms} ms")
+            raise ServerLost(f"the state server on {state.path} did not make {what} of {keys} durable within {wait_ms} ms")
         return replicas is not None
-    raise Fenced(f"token {token} could not write {what} of {prefix}: its owner or the readers of its changelog changed {_TRIES} times")
+    raise Fenced(f"token {token} could not write {what} of {keys}: its owner or the readers of its changelog changed {_TRIES} times")
 
 
-def load_checkpoint(state: Connection, prefix: str) -> Checkpoint:
+def load_checkpoint(state: Connection, keys: SlotKeys) -> Checkpoint:
     """The newest checkpoint; Checkpoint() if there is none."""
-    reads = (("GET", f"{prefix}ckpt"), ("LRANGE", f"{prefix}riding", 0, -1))
+    reads = (("GET", keys.checkpoint), ("LRANGE", keys.riding, 0, -1))
     covers, riding = untrusted.read(state, *reads, most_bytes=untrusted.STATE_BYTES)
     if covers is None:
         return Checkpoint()
-    with untrusted.reading(f"{prefix}riding", "lanes and answers"):
+    with untrusted.reading(keys.riding, "lanes and answers"):
         answers = [(bytes(lane).decode(), f) for lane, f in zip(riding[::2], riding[1::2], strict=True)]
-    return Checkpoint(*_covers(covers, f"{prefix}ckpt"), answers)
+    return Checkpoint(*_covers(covers, keys.checkpoint), answers)
 
 
-def pinned_checkpoint(state: Connection, prefix: str, savepoint: str) -> Checkpoint:
+def pinned_checkpoint(state: Connection, keys: SlotKeys, savepoint: str) -> Checkpoint:
     """The checkpoint that a savepoint holds, without riding answers; Checkpoint() if there is no such savepoint."""
-    key = f"{prefix}savepoint:{savepoint}"
+    key = keys.savepoint_info(savepoint)
     (covers,) = untrusted.read(state, ("HGET", key, "ckpt"))
     return Checkpoint(*_covers(covers, key)) if covers else Checkpoint()
 
@@ -127,66 +128,66 @@ def _covers(text: bytes, key: str) -> tuple[int, str]:
     return untrusted.number(seq, key), run_id
 
 
-def run_order(state: Connection, prefix: str, session: str, run: str, call: str = "", plan: int = 0) -> int:
+def run_order(state: Connection, keys: SlotKeys, session: str, run: str, call: str = "", plan: int = 0) -> int:
     """The number of a run among its session's runs, from 1, in the order of their plans; the same on every slot.
 
     Raises TwoProducers for a second call in one run, and Stale for a run that is first seen after a run of a later plan. If runs were
     ordered by arrival, a late task of a dead driver would make its successor's tasks stale forever (tests/model, runs_in_start_order).
     """
-    asked: Sequence[Arg] = ("FCALL", "udo_run", 1, prefix, session, run, call, plan)
+    asked: Sequence[Arg] = ("FCALL", "udo_run", 1, keys.prefix, session, run, call, plan)
     # A new run is logged for the slot's replicas.
-    there = state.call("HEXISTS", f"{prefix}runs:{session}", run)
-    order, known = state.call(*asked) if there else replication.write(state, prefix, [asked])[0]
+    there = state.call("HEXISTS", keys.runs(session), run)
+    order, known = state.call(*asked) if there else replication.write(state, keys, [asked])[0]
     if order < 0:
         raise Stale(
-            f"session {session} of {prefix.split(':')[1]}: a run of the query is known whose DataFrame was built later than this one's, so "
+            f"session {session} of {keys.deployment}: a run of the query is known whose DataFrame was built later than this one's, so "
             "this one's answers do not count. If it is the newest run, build its DataFrame anew (call udo(...) again) before starting it"
         )
     if bytes(known).decode() != call:
         raise TwoProducers(
-            f"session {session} of {prefix.split(':')[1]} is used by two calls in one query; give each a name: udo(..., uid='first')"
+            f"session {session} of {keys.deployment} is used by two calls in one query; give each a name: udo(..., uid='first')"
         )
     return int(order)
 
 
-def has_runs(state: Connection, prefix: str, session: str) -> bool:
+def has_runs(state: Connection, keys: SlotKeys, session: str) -> bool:
     """Whether the slot knows of a run of the session."""
-    return bool(state.call("EXISTS", f"{prefix}runs:{session}"))
+    return bool(state.call("EXISTS", keys.runs(session)))
 
 
-def order_after(state: Connection, prefix: str, session: str, plan: int) -> None:
+def order_after(state: Connection, keys: SlotKeys, session: str, plan: int) -> None:
     """Order all runs that are first seen from now on after those of plans below `plan`, unless runs of the session are known.
 
     Other slots may have been told the numbers of runs that this one, having lost its disk, does not know.
     """
     before = f"{plan * RUNS_OF_A_PLAN} 0 "  # as of a run without a name, of a plan before all others
-    replication.write(state, prefix, [("HSETNX", f"{prefix}runs:{session}", "", before)])
+    replication.write(state, keys, [("HSETNX", keys.runs(session), "", before)])
 
 
-def runs(state: Connection, prefix: str) -> dict[str, dict[str, str]]:
+def runs(state: Connection, keys: SlotKeys) -> dict[str, dict[str, str]]:
     """Each session's runs as stored: run -> `order plan call`."""
     found = {}
-    for session in map(bytes, state.call("HKEYS", f"{prefix}sessions")):
-        flat = state.call("HGETALL", f"{prefix}runs:{session.decode()}")
+    for session in map(bytes, state.call("HKEYS", keys.sessions)):
+        flat = state.call("HGETALL", keys.runs(session.decode()))
         found[session.decode()] = {bytes(run).decode(): bytes(known).decode() for run, known in zip(flat[::2], flat[1::2], strict=True)}
     return found
 
 
-def know_runs(state: Connection, prefix: str, sessions: Mapping[str, Mapping[str, str]]) -> None:
+def know_runs(state: Connection, keys: SlotKeys, sessions: Mapping[str, Mapping[str, str]]) -> None:
     """Add these runs of another slot to the slot's own ones."""
     for session, known in sessions.items():
         for run, text in known.items():
-            state.call("HSETNX", f"{prefix}runs:{session}", run, text)
+            state.call("HSETNX", keys.runs(session), run, text)
 
 
-def newest_run(state: Connection, prefix: str, session: str) -> int:
+def newest_run(state: Connection, keys: SlotKeys, session: str) -> int:
     """The highest number of the session's known runs; 0 if there are none."""
-    return max((int(bytes(known).split(b" ", 1)[0]) for known in state.call("HVALS", f"{prefix}runs:{session}")), default=0)
+    return max((int(bytes(known).split(b" ", 1)[0]) for known in state.call("HVALS", keys.runs(session))), default=0)
 
 
-def cut(state: Connection, prefix: str) -> dict[str, tuple[int, str]]:
+def cut(state: Connection, keys: SlotKeys) -> dict[str, tuple[int, str]]:
     """Sessions that were dropped or replaced from outside: session -> (seq, run_id). Frames up to `seq` belong to the former state."""
-    flat = state.call("HGETALL", f"{prefix}cut")
+    flat = state.call("HGETALL", keys.cut)
     found = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):
         seq, _, run_id = bytes(value).decode().partition(" ")

@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import untrusted
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)
 DEAD, PENDING = "dead", "pending"  # the two hashes
-KEPT = "savepoint:rollback:"  # prefix of copies from before an update that can still be rolled back (rewinding.py)
 # Hash of keyed letters that are to be processed again: name -> '', or the epoch of an ENDed attempt that has processed it. They are removed
 # at the END of a later epoch, because until then another attempt at the same epoch has to process them too.
 REPLAY = "replay"
@@ -118,22 +118,22 @@ class Letter:
         return cls(**{**none, **numbers, "at": 0.0, "code": error.code, "reason": str(error), "event": "null", "arrow": b""})  # type: ignore[arg-type]
 
 
-def letter_id(prefix: str, name: str) -> str:
+def letter_id(keys: SlotKeys, name: str) -> str:
     """The id that users see: 12 hexadecimal digits, a hash of the letter's name."""
-    return hashlib.blake2b((prefix + name).encode(), digest_size=_ID_BYTES).hexdigest()
+    return hashlib.blake2b(f"{keys}{name}".encode(), digest_size=_ID_BYTES).hexdigest()
 
 
-def count(state: Connection, prefix: str) -> int:
+def count(state: Connection, keys: SlotKeys) -> int:
     """The number of letters of a slot, including those of attempts that have not ended."""
-    return sum(untrusted.read(state, *(("HLEN", prefix + kind) for kind in (DEAD, PENDING))))
+    return sum(untrusted.read(state, *(("HLEN", key) for key in (keys.dead, keys.pending))))
 
 
-def move(state: Connection, source: str, target: str) -> None:
+def move(state: Connection, source: SlotKeys, target: SlotKeys) -> None:
     """Move the letters of a slot that is being removed to another slot. `run_id` is cleared, since `seq` is of the former slot's log."""
-    for kind in (DEAD, PENDING):
-        flat = state.call("HGETALL", source + kind)
+    for here, there in ((source.dead, target.dead), (source.pending, target.pending)):
+        flat = state.call("HGETALL", here)
         for text, data in zip(flat[::2], flat[1::2], strict=True):
             # A field that is not a letter is removed with the slot.
-            with suppress(SlotBroken), untrusted.reading(source + kind, "names of dead letters"):
+            with suppress(SlotBroken), untrusted.reading(here, "names of dead letters"):
                 name = parse_name(bytes(text).decode())
-                state.call("HSET", target + kind, str(name._replace(run_id="") if isinstance(name, LaneName) else name), data)
+                state.call("HSET", there, str(name._replace(run_id="") if isinstance(name, LaneName) else name), data)

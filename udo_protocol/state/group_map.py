@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
 from udo_protocol.state import untrusted
 
@@ -57,9 +58,9 @@ class SlotGroups:
         place = {number: at for at, number in enumerate(self.routes)}
         return [place[number] for number in self.groups]
 
-    def route(self, slot: int, prefix: Callable[[int], str]) -> Route:
-        """The route that a slot sends to producers that use an older map."""
-        slots, versions = tuple(map(prefix, self.routes)), tuple(self.routes.values())
+    def route(self, slot: int, named: Callable[[int], SlotKeys | str]) -> Route:
+        """The route that a slot sends to producers that use an older map. `named`: a slot by its keys, or its name in a placement."""
+        slots, versions = tuple(str(named(number)) for number in self.routes), tuple(self.routes.values())
         return Route(self.routes[slot], slots, self.version, tuple(self.places()), versions)
 
     def document(self) -> dict[str, object]:
@@ -67,24 +68,19 @@ class SlotGroups:
         return {"version": self.version, "routes": list(self.routes.items()), "groups": self.groups}
 
 
-def key(first: str) -> str:
-    """The key of a deployment's map on the state server; `first`: the prefix of its first slot."""
-    return f"{first}groups"
-
-
-def load(state: Connection, first: str) -> SlotGroups | None:
-    """The stored map; None if the unchanged one is in force."""
-    (text,) = untrusted.read(state, ("GET", key(first)))
+def load(state: Connection, first: SlotKeys) -> SlotGroups | None:
+    """The stored map of a deployment, with the state of its first slot; None if the unchanged one is in force."""
+    (text,) = untrusted.read(state, ("GET", first.groups))
     if text is None:
         return None
-    found = untrusted.document(text, key(first))
-    with untrusted.reading(key(first), "a group map"):
+    found = untrusted.document(text, first.groups)
+    with untrusted.reading(first.groups, "a group map"):
         return SlotGroups(int(found["version"]), {int(n): int(v) for n, v in found["routes"]}, tuple(map(int, found["groups"])))
 
 
-def storing(first: str, text: str) -> Sequence[Arg]:
+def storing(first: SlotKeys, text: str) -> Sequence[Arg]:
     """The command that puts a map in force; a move does that in the step that delivers the state."""
-    return ("SET", key(first), text)
+    return ("SET", first.groups, text)
 
 
 @dataclass(frozen=True)

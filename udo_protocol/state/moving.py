@@ -26,8 +26,9 @@ from dataclasses import asdict, dataclass
 from udo_protocol.errors import ServerLost
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Header, encode
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
-from udo_protocol.state import group_map, savepoints, untrusted
+from udo_protocol.state import group_map, untrusted
 from udo_protocol.state.group_map import SlotGroups
 
 # The lane of frames that come from no producer; their numbers are versions of the map.
@@ -65,102 +66,98 @@ def adopted(version: int) -> str:
 # -- the owners' part --------------------------------------------------------------------------------------------------
 
 
-def prepared(state: Connection, prefix: str, version: int) -> None:
+def prepared(state: Connection, keys: SlotKeys, version: int) -> None:
     """Note that the slot's owner has prepared the move."""
-    state.call("SET", _info(prefix, f"prepared-{version}"), 1, "PX", _PREPARED_MS)
+    state.call("SET", keys.savepoint_info(f"prepared-{version}"), 1, "PX", _PREPARED_MS)
 
 
-def handing_over(prefix: str, version: int, groups: Sequence[int]) -> list[Arg]:
+def handing_over(keys: SlotKeys, version: int, groups: Sequence[int]) -> list[Arg]:
     """The command that removes these groups from the state; after all others of the checkpoint."""
-    return ["FCALL", "udo_hand_over", 1, prefix, version, *groups]
+    return ["FCALL", "udo_hand_over", 1, keys.prefix, version, *groups]
 
 
-def taking_in(prefix: str, version: int) -> list[Arg]:
+def taking_in(keys: SlotKeys, version: int) -> list[Arg]:
     """The command that makes the delivered groups part of the state; after all others of the checkpoint."""
-    return ["FCALL", "udo_take_in", 1, prefix, version]
+    return ["FCALL", "udo_take_in", 1, keys.prefix, version]
 
 
 # -- the node manager's part -------------------------------------------------------------------------------------------
 
 
-def note(state: Connection, first: str, intent: Intent | None) -> None:
+def note(state: Connection, first: SlotKeys, intent: Intent | None) -> None:
     """Store the intent durably, before the first step; None removes it."""
-    wish: Sequence[Arg] = ("DEL", f"{first}moving") if intent is None else ("SET", f"{first}moving", json.dumps(asdict(intent)))
+    wish: Sequence[Arg] = ("DEL", first.moving) if intent is None else ("SET", first.moving, json.dumps(asdict(intent)))
     _durable(state, wish)
 
 
-def noted(state: Connection, first: str) -> Intent | None:
+def noted(state: Connection, first: SlotKeys) -> Intent | None:
     """The stored intent; None if there is none."""
-    (text,) = untrusted.read(state, ("GET", f"{first}moving"))
+    (text,) = untrusted.read(state, ("GET", first.moving))
     if text is None:
         return None
-    found = untrusted.document(text, f"{first}moving")
-    with untrusted.reading(f"{first}moving", "groups, to and strategy"):
+    found = untrusted.document(text, first.moving)
+    with untrusted.reading(first.moving, "groups, to and strategy"):
         groups, node = tuple(map(int, found["groups"])), str(found.get("node", ""))
         return Intent(groups, int(found["to"]), str(found["strategy"]), int(found["cut"]), node)
 
 
-def put(state: Connection, first: str, new: SlotGroups, *, only_if_none: bool = False) -> None:
+def put(state: Connection, first: SlotKeys, new: SlotGroups, *, only_if_none: bool = False) -> None:
     """Put a map in force that moves no group; `only_if_none`: unless a map is stored."""
     _durable(state, [*group_map.storing(first, json.dumps(new.document())), *(["NX"] if only_if_none else [])])
 
 
-def prepare(queue: Connection, prefix: str, version: int, groups: Sequence[int], source: int) -> int:
+def prepare(queue: Connection, keys: SlotKeys, version: int, groups: Sequence[int], source: int) -> int:
     """Let the slot's owner read these groups of slot `source` ahead, or read later changes. Returns the number of the frame."""
-    return _tell(queue, prefix, Header(lane=LANE, number=version, kind=PREPARE, groups=groups, partition=source))
+    return _tell(queue, keys, Header(lane=LANE, number=version, kind=PREPARE, groups=groups, partition=source))
 
 
-def prepare_source(queue: Connection, prefix: str, version: int) -> int:
+def prepare_source(queue: Connection, keys: SlotKeys, version: int) -> int:
     """Let the source's owner make a checkpoint, so that little is left for that at the cut. Returns the number of the frame it covers."""
-    return _tell(queue, prefix, Header(lane=LANE, number=version, kind=PREPARE))
+    return _tell(queue, keys, Header(lane=LANE, number=version, kind=PREPARE))
 
 
-def _tell(queue: Connection, prefix: str, header: Header) -> int:
+def _tell(queue: Connection, keys: SlotKeys, header: Header) -> int:
     frame = b"".join(map(bytes, encode(header)))
-    with untrusted.reading(f"{prefix}in", "a log"):
-        return int(queue.call("FCALL", "udo_tell", 1, prefix, frame, header.number, LANE))
+    with untrusted.reading(keys.log, "a log"):
+        return int(queue.call("FCALL", "udo_tell", 1, keys.prefix, frame, header.number, LANE))
 
 
-def not_prepared(state: Connection, prefix: str, version: int) -> None:
+def not_prepared(state: Connection, keys: SlotKeys, version: int) -> None:
     """Forget that the source has made its checkpoint for this move, so that it reports the next one."""
-    state.call("DEL", _info(prefix, f"prepared-{version}"))
+    state.call("DEL", keys.savepoint_info(f"prepared-{version}"))
 
 
-def is_prepared(state: Connection, prefix: str, version: int) -> bool:
+def is_prepared(state: Connection, keys: SlotKeys, version: int) -> bool:
     """Whether the source has made its checkpoint for this move."""
-    return bool(state.call("EXISTS", _info(prefix, f"prepared-{version}")))
+    return bool(state.call("EXISTS", keys.savepoint_info(f"prepared-{version}")))
 
 
-def cut(queue: Connection, prefix: str, route: Route, groups: Sequence[int] | None, *, again: bool = False) -> tuple[int, int]:
+def cut(queue: Connection, keys: SlotKeys, route: Route, groups: Sequence[int] | None, *, again: bool = False) -> tuple[int, int]:
     """Let the slot take frames only by this route from now on; HANDOVER of `groups` (None: ADOPT) marks this moment in its log.
 
     Returns the number of that frame, and of the last answered one. `again`: the log has lost the frame.
     """
     kind, numbers = (ADOPT, ()) if groups is None else (HANDOVER, groups)
     frame = b"".join(map(bytes, encode(Header(lane=LANE, number=route.version, kind=kind, groups=numbers))))
-    with untrusted.reading(f"{prefix}in", "a log"):
-        at, emitted = queue.call("FCALL", "udo_cut", 1, prefix, route.version, route.encode(), frame, LANE, int(again))
+    with untrusted.reading(keys.log, "a log"):
+        at, emitted = queue.call("FCALL", "udo_cut", 1, keys.prefix, route.version, route.encode(), frame, LANE, int(again))
     return int(at), int(emitted)
 
 
-def is_handed_over(state: Connection, prefix: str, version: int) -> bool:
+def is_handed_over(state: Connection, keys: SlotKeys, version: int) -> bool:
     """Whether the groups have left the source's state, and wait to be delivered."""
-    return bool(state.call("EXISTS", _info(prefix, handed_over(version))))
+    return bool(state.call("EXISTS", keys.savepoint_info(handed_over(version))))
 
 
-def is_adopted(state: Connection, prefix: str, version: int) -> bool:
+def is_adopted(state: Connection, keys: SlotKeys, version: int) -> bool:
     """Whether all groups delivered to the slot have become part of its state."""
-    return not bool(state.call("EXISTS", _info(prefix, adopted(version))))
+    return not bool(state.call("EXISTS", keys.savepoint_info(adopted(version))))
 
 
-def deliver(state: Connection, source: str, to: str, first: str, new: SlotGroups) -> None:
+def deliver(state: Connection, source: SlotKeys, to: SlotKeys, first: SlotKeys, new: SlotGroups) -> None:
     """Deliver the groups that `source` has handed over to the slot `to`, and put the map in force."""
-    with untrusted.reading(f"{source}savepoint:{handed_over(new.version)}", "what was handed over"):
-        _durable(state, ("FCALL", "udo_deliver", 1, source, to, new.version, group_map.key(first), json.dumps(new.document())))
-
-
-def _info(prefix: str, name: str) -> str:
-    return savepoints.at(prefix, name).removesuffix(":")
+    with untrusted.reading(source.savepoint_info(handed_over(new.version)), "what was handed over"):
+        _durable(state, ("FCALL", "udo_deliver", 1, source.prefix, to.prefix, new.version, first.groups, json.dumps(new.document())))
 
 
 def _durable(state: Connection, command: Sequence[Arg]) -> None:

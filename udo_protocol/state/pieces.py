@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import savepoints, untrusted
 
 # Bytes read in one transaction: the owner writes at the same time and must not wait long.
@@ -60,36 +61,36 @@ def parsed(data: bytes, key: str) -> tuple[PiecePlace, bytes]:
 
 
 def writing(
-    prefix: str, session: str, number: int, meta: bytes, place: PiecePlace, base: bytes | None, changes: Sequence[bytes]
+    keys: SlotKeys, session: str, number: int, meta: bytes, place: PiecePlace, base: bytes | None, changes: Sequence[bytes]
 ) -> list[list[Arg]]:
     """The commands that store a group: as a new piece with this `base`, or with `changes` appended to its current piece."""
     commands: list[list[Arg]] = []
     if base is not None:
-        commands += [_replaced(prefix, session, [number]), ["SET", f"{prefix}g:{place.piece}", base]]
+        commands += [_replaced(keys, session, [number]), ["SET", keys.base_of(place.piece), base]]
     if changes:
-        commands.append(["RPUSH", f"{prefix}d:{place.piece}", *changes])
-    return [*commands, ["HSET", f"{prefix}m:{session}", number, entry(place, meta)]]
+        commands.append(["RPUSH", keys.changes_of(place.piece), *changes])
+    return [*commands, ["HSET", keys.manifest(session), number, entry(place, meta)]]
 
 
-def removing(prefix: str, session: str, numbers: Collection[int]) -> list[list[Arg]]:
+def removing(keys: SlotKeys, session: str, numbers: Collection[int]) -> list[list[Arg]]:
     """The commands that remove groups from a session."""
-    return [_replaced(prefix, session, sorted(numbers)), ["HDEL", f"{prefix}m:{session}", *sorted(numbers)]] if numbers else []
+    return [_replaced(keys, session, sorted(numbers)), ["HDEL", keys.manifest(session), *sorted(numbers)]] if numbers else []
 
 
-def _replaced(prefix: str, session: str, numbers: Sequence[int]) -> list[Arg]:
+def _replaced(keys: SlotKeys, session: str, numbers: Sequence[int]) -> list[Arg]:
     """The command that removes the groups' current pieces, except those that a savepoint names."""
-    return ["FCALL", "udo_replaced", 1, prefix, session, savepoints.MOST_BYTES, *numbers]
+    return ["FCALL", "udo_replaced", 1, keys.prefix, session, savepoints.MOST_BYTES, *numbers]
 
 
-def records(state: Connection, prefix: str, savepoint: str = "") -> dict[str, bytes]:
+def records(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str, bytes]:
     """The stored record (JSON) of each session, of the state or of a savepoint."""
-    (flat,) = untrusted.read(state, ("HGETALL", savepoints.at(prefix, savepoint) + "sessions"))
+    (flat,) = untrusted.read(state, ("HGETALL", keys.savepoint(savepoint).sessions))
     return {bytes(name).decode(): bytes(record) for name, record in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def read(
     state: Connection,
-    prefix: str,
+    keys: SlotKeys,
     session: str,
     savepoint: str = "",
     *,
@@ -102,7 +103,7 @@ def read(
     `between` is called between reads, e.g. to renew a lease. Raises Conflict if the savepoint was given up, SlotBroken if keys are
     corrupted.
     """
-    key = f"{savepoints.at(prefix, savepoint)}m:{session}"
+    key = keys.savepoint(savepoint).manifest(session)
     (fields,) = untrusted.read(state, ("HKEYS", key))
     with untrusted.reading(key, "fields named by key groups"):
         left = sorted(n for f in fields if abs(n := int(f)) < 1 << 31)
@@ -118,13 +119,13 @@ def read(
         left = []
         for part in _parts(found):
             between()
-            for n, group in _pieces(state, prefix, part):
+            for n, group in _pieces(state, keys, part):
                 if group is None:
                     left.append(n)
                 else:
                     yield n, group
         if left and savepoint:
-            raise Conflict(savepoints.gone(state, prefix, savepoint) or f"savepoint {savepoint} of {prefix} lacks key groups {left}")
+            raise Conflict(savepoints.gone(state, keys, savepoint) or f"savepoint {savepoint} of {keys} lacks key groups {left}")
     raise untrusted.broken(key, f"pieces that are there in one of {_LOOKS} looks", f"key groups {left} without theirs")
 
 
@@ -141,12 +142,12 @@ def _parts(found: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[dict[int, 
         yield part
 
 
-def _pieces(state: Connection, prefix: str, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
+def _pieces(state: Connection, keys: SlotKeys, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
     """(number, group) as the manifest describes them; None for a group whose piece has been replaced since."""
     commands: list[list[Arg]] = []
     for place, _ in part.values():
         first, last = (0, place.changes - 1) if place.changes else (1, 0)  # (1, 0): an empty range
-        commands += [["GET", f"{prefix}g:{place.piece}"], ["LRANGE", f"{prefix}d:{place.piece}", first, last]]
+        commands += [["GET", keys.base_of(place.piece)], ["LRANGE", keys.changes_of(place.piece), first, last]]
     replies = iter(untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES))
     for (n, (place, meta)), base, changes in zip(part.items(), replies, replies, strict=True):
         whole = (len(changes), len(base or b""), sum(map(len, changes))) == place[1:]

@@ -24,6 +24,7 @@ import msgpack
 from udo_protocol.errors import ProtocolError, ServerLost, Unavailable
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection, ReplyError
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import untrusted
 from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 
@@ -89,12 +90,12 @@ def order(position: str) -> tuple[int, int]:
 # -- the owner's part --------------------------------------------------------------------------------------------------
 
 
-def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[list[Arg]]:
+def logging(keys: SlotKeys, token: int, writes: Iterable[Sequence[Arg]]) -> list[list[Arg]]:
     """The commands that append these writes to the log, to be run in the same transaction."""
     parts: list[list[bytes]] = [[]]
     size = 0
     for write in writes:
-        if is_of_the_node(_key(write).removeprefix(prefix)):
+        if is_of_the_node(_key(write).removeprefix(keys.prefix)):
             continue
         if size > _ENTRY_BYTES:
             parts.append([])
@@ -107,17 +108,17 @@ def logging(prefix: str, token: int, writes: Iterable[Sequence[Arg]]) -> list[li
         fields: list[Arg] = ["whole" if at == len(parts) else "part", token]
         for command in part:
             fields += ["w", command]
-        appending.append(["XADD", f"{prefix}replog", "*", *fields])
+        appending.append(["XADD", keys.replog, "*", *fields])
     return appending
 
 
-def write(state: Connection, prefix: str, writes: Sequence[Sequence[Arg]]) -> list[Any]:
+def write(state: Connection, keys: SlotKeys, writes: Sequence[Sequence[Arg]]) -> list[Any]:
     """Run these commands of a node manager in one transaction, logged if the slot has replicas; returns their replies."""
-    require_writes(prefix, writes)
+    require_writes(keys, writes)
     for _ in range(_TRIES):
-        state.send([("WATCH", f"{prefix}replicas"), ("EXISTS", f"{prefix}replicas")])
+        state.send([("WATCH", keys.replicas), ("EXISTS", keys.replicas)])
         _, replicated = state.reply(), state.reply()
-        steps = [*writes, *(logging(prefix, 0, writes) if replicated else ())]
+        steps = [*writes, *(logging(keys, 0, writes) if replicated else ())]
         state.send([("MULTI",), *steps, ("EXEC",)])
         replies = [state.reply() for _ in range(len(steps) + 2)]
         for r in replies[-1] or ():
@@ -125,20 +126,20 @@ def write(state: Connection, prefix: str, writes: Sequence[Sequence[Arg]]) -> li
                 raise r
         if replies[-1] is not None:
             return list(replies[-1][: len(writes)])
-    raise Unavailable(f"the replicas of {prefix} changed {_TRIES} times while it was written")
+    raise Unavailable(f"the replicas of {keys} changed {_TRIES} times while it was written")
 
 
-def require_writes(prefix: str, commands: Iterable[Sequence[Arg]]) -> None:
+def require_writes(keys: SlotKeys, commands: Iterable[Sequence[Arg]]) -> None:
     """`require_write` for each command of a transaction that is no function's: replicas, which would stop at it, may come later."""
     for command in commands:
         if command[0] != "FCALL":
-            require_write(str(command[0]), str(command[1]), prefix)
+            require_write(str(command[0]), str(command[1]), keys)
 
 
-def require_write(command: str, key: str, prefix: str) -> None:
+def require_write(command: str, key: str, keys: SlotKeys) -> None:
     """ProtocolError unless replicas take over, or pass over, a command on this key of the slot."""
-    name = key.removeprefix(prefix)
-    if command not in _WRITES or not key.startswith(prefix) or not (is_of_the_state(name) or is_of_the_node(name)):
+    name = key.removeprefix(keys.prefix)
+    if command not in _WRITES or not key.startswith(keys.prefix) or not (is_of_the_state(name) or is_of_the_node(name)):
         raise ProtocolError(f"{command:.20} of {name!r:.100} is no write of a slot's owner")
 
 
@@ -166,13 +167,13 @@ def _bytes(arg: Arg) -> bytes:
     return bytes(memoryview(cast(Any, arg)))  # also a large reply, which is an Arrow buffer
 
 
-def lacking(state: Connection, prefix: str, position: str = "") -> tuple[str, list[str]]:
+def lacking(state: Connection, keys: SlotKeys, position: str = "") -> tuple[str, list[str]]:
     """(position, nodes): the required nodes that do not hold the log up to that position; '': up to its end."""
     found, held, last = untrusted.read(
         state,
-        ("GET", f"{prefix}replicas"),
-        ("HGETALL", f"{prefix}replicated"),
-        ("XREVRANGE", f"{prefix}replog", "+", "-", "COUNT", 1),
+        ("GET", keys.replicas),
+        ("HGETALL", keys.replicated),
+        ("XREVRANGE", keys.replog, "+", "-", "COUNT", 1),
         most_bytes=untrusted.STATE_BYTES,
     )
     if found is None:
@@ -185,29 +186,29 @@ def lacking(state: Connection, prefix: str, position: str = "") -> tuple[str, li
     return position, [node for node in required if node not in by_node or order(by_node[node]) < wanted]
 
 
-def lag_bytes(state: Connection, prefix: str) -> int | None:
+def lag_bytes(state: Connection, keys: SlotKeys) -> int | None:
     """The approximate size of the log that not all of its readers hold yet; None if the slot has no replicas."""
-    there, size = state.transaction([("EXISTS", f"{prefix}replicas"), ("MEMORY", "USAGE", f"{prefix}replog")])
+    there, size = state.transaction([("EXISTS", keys.replicas), ("MEMORY", "USAGE", keys.replog)])
     return int(size or 0) if there else None
 
 
-def await_held(state: Connection, prefix: str, between: Callable[[], None]) -> None:
+def await_held(state: Connection, keys: SlotKeys, between: Callable[[], None]) -> None:
     """Wait until all required nodes hold everything written so far. `between` is called between checks, and ends the wait by
     raising."""
-    position, missing = lacking(state, prefix)
+    position, missing = lacking(state, keys)
     backoff = LinearBackoff(_LOOK_INCREMENT_US, _LOOK_CEILING_US)
     while missing:
         between()
         backoff.pause()
-        _, missing = lacking(state, prefix, position)
+        _, missing = lacking(state, keys, position)
 
 
 # -- the node manager of the owner ---------------------------------------------------------------------------------------
 
 
-def replicas(state: Connection, prefix: str) -> Replicas | None:
+def replicas(state: Connection, keys: SlotKeys) -> Replicas | None:
     """The slot's configured replicas; None if it has none."""
-    found = state.call("GET", f"{prefix}replicas")
+    found = state.call("GET", keys.replicas)
     return None if found is None else _parsed(found)
 
 
@@ -216,68 +217,68 @@ def _parsed(found: bytes) -> Replicas:
     return Replicas(int(known["version"]), str(known["log"]), tuple(known["named"]), tuple(known["required"]))
 
 
-def configure(state: Connection, prefix: str, version: int, counted: Collection[str], joining: Mapping[str, int]) -> None:
+def configure(state: Connection, keys: SlotKeys, version: int, counted: Collection[str], joining: Mapping[str, int]) -> None:
     """Configure the replicas by that version of the placement: `counted` nodes, and `joining` ones, each with the version that named
     it. Durable when it returns.
 
     A node that was given up and named again since the last configuration has to copy the slot: it may have removed its copy.
     """
-    old = replicas(state, prefix)
+    old = replicas(state, keys)
     if old is not None and old.version >= version:
         return
     named = tuple(sorted({*counted, *joining}))
     if not named:
         if old is not None:
-            _durable(state, [("DEL", f"{prefix}replicas", f"{prefix}replicated", f"{prefix}replog")])
+            _durable(state, [("DEL", keys.replicas, keys.replicated, keys.replog)])
         return
     again = {node for node, since in joining.items() if old is not None and node in old.named and since > old.version}
     kept = [node for node in (old.required if old else ()) if node in joining and node not in again]
     required = tuple(sorted({*counted, *kept}))
     new = Replicas(version, old.log if old else secrets.token_hex(8), named, required)
-    writes: list[Sequence[Arg]] = [("SET", f"{prefix}replicas", new.document())]
+    writes: list[Sequence[Arg]] = [("SET", keys.replicas, new.document())]
     gone = [field for node in (old.named if old else ()) if node not in named or node in again for field in (node, _PIN + node)]
     if gone:
-        writes.append(("HDEL", f"{prefix}replicated", *gone))
+        writes.append(("HDEL", keys.replicated, *gone))
     _durable(state, writes)
 
 
-def require(state: Connection, prefix: str, node: str) -> None:
+def require(state: Connection, keys: SlotKeys, node: str) -> None:
     """Require from now on that the node holds all writes before an END is answered. Durable when it returns."""
-    old = replicas(state, prefix)
+    old = replicas(state, keys)
     if old is not None and node in old.named and node not in old.required:
         new = replace(old, required=tuple(sorted((*old.required, node))))
-        _durable(state, [("SET", f"{prefix}replicas", new.document())])
+        _durable(state, [("SET", keys.replicas, new.document())])
 
 
-def acknowledge(state: Connection, prefix: str, node: str, position: str) -> bool:
+def acknowledge(state: Connection, keys: SlotKeys, node: str, position: str) -> bool:
     """Note that the node holds the log up to that position, and trim entries that all nodes hold.
 
     False if the log was not kept for the node: it was no replica for a while, and has to copy the slot again.
     """
-    if state.call("HMGET", f"{prefix}replicated", node, _PIN + node) == [None, None]:
+    if state.call("HMGET", keys.replicated, node, _PIN + node) == [None, None]:
         return False
-    state.transaction([("HSET", f"{prefix}replicated", node, position), ("HDEL", f"{prefix}replicated", _PIN + node)])
-    held = state.call("HVALS", f"{prefix}replicated")
+    state.transaction([("HSET", keys.replicated, node, position), ("HDEL", keys.replicated, _PIN + node)])
+    held = state.call("HVALS", keys.replicated)
     lowest = min((bytes(p).decode() for p in held), key=order)
     ms, seq = order(lowest)
-    state.call("XTRIM", f"{prefix}replog", "MINID", f"{ms}-{seq + 1}")
+    state.call("XTRIM", keys.replog, "MINID", f"{ms}-{seq + 1}")
     return True
 
 
-def pin(state: Connection, prefix: str, node: str) -> None:
+def pin(state: Connection, keys: SlotKeys, node: str) -> None:
     """Keep all later entries of the log for a copy that is about to be made."""
-    last = state.call("XREVRANGE", f"{prefix}replog", "+", "-", "COUNT", 1)
-    state.call("HSET", f"{prefix}replicated", _PIN + node, bytes(last[0][0]) if last else START)
+    last = state.call("XREVRANGE", keys.replog, "+", "-", "COUNT", 1)
+    state.call("HSET", keys.replicated, _PIN + node, bytes(last[0][0]) if last else START)
 
 
-def entries(state: Connection, prefix: str, after: str, wait_ms: int) -> list[LoggedWrites]:
+def entries(state: Connection, keys: SlotKeys, after: str, wait_ms: int) -> list[LoggedWrites]:
     """The entries after that position; waits for them for up to `wait_ms`."""
     found = state.call(
-        *("XREAD", "COUNT", _ENTRIES, "BLOCK", wait_ms, "STREAMS", f"{prefix}replog", after),
+        *("XREAD", "COUNT", _ENTRIES, "BLOCK", wait_ms, "STREAMS", keys.replog, after),
         timeout_s=wait_ms / 1000 + state.default_timeout_s,
     )
     logged = []
-    with untrusted.reading(f"{prefix}replog", "writes of the slot's owner"):
+    with untrusted.reading(keys.replog, "writes of the slot's owner"):
         for position, fields in found[0][1] if found else ():
             names, values = fields[::2], fields[1::2]
             token = int(values[0])

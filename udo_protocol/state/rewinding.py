@@ -15,6 +15,7 @@ from typing import Any
 
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import savepoints, untrusted
 from udo_protocol.state.checkpoints import load_checkpoint
 
@@ -33,18 +34,18 @@ class KeptState:
     run_id: str
 
 
-def keep(state: Connection, queue: Connection, prefix: str, info: Mapping[str, Any], window_ms: int) -> None:
+def keep(state: Connection, queue: Connection, keys: SlotKeys, info: Mapping[str, Any], window_ms: int) -> None:
     """Keep the current durable state and the frames after it, for `window_ms`. No instance may own the slot during the call."""
-    covers = load_checkpoint(state, prefix)
+    covers = load_checkpoint(state, keys)
     seq = covers.seq if covers.run_id == queue.run_id else 0
-    queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, seq + 1, window_ms)
+    queue.call("FCALL", "udo_pin", 1, keys.prefix, SAVEPOINT, seq + 1, window_ms)
     about = json.dumps({**info, "seq": seq, "log": queue.run_id})
-    savepoints.make(state, prefix, SAVEPOINT, window_ms + _LEASE_MORE_MS, about, letters=True)
+    savepoints.make(state, keys, SAVEPOINT, window_ms + _LEASE_MORE_MS, about, letters=True)
 
 
-def kept(state: Connection, prefix: str) -> KeptState | None:
+def kept(state: Connection, keys: SlotKeys) -> KeptState | None:
     """The savepoint for a rollback; None if there is none, or it cannot be read."""
-    key = f"{prefix}savepoint:{SAVEPOINT}"
+    key = keys.savepoint_info(SAVEPOINT)
     with suppress(SlotBroken):
         (text,) = untrusted.read(state, ("HGET", key, "info"))
         if text is None:
@@ -56,45 +57,45 @@ def kept(state: Connection, prefix: str) -> KeptState | None:
     return None
 
 
-def gone(state: Connection, prefix: str) -> str:
+def gone(state: Connection, keys: SlotKeys) -> str:
     """Why the savepoint was given up before the window ended; '' if it was not."""
     with suppress(SlotBroken):
-        return savepoints.gone(state, prefix, SAVEPOINT)
+        return savepoints.gone(state, keys, SAVEPOINT)
     return ""
 
 
-def possible(state: Connection, prefix: str, digest: str) -> bool:
+def possible(state: Connection, keys: SlotKeys, digest: str) -> bool:
     """Whether the savepoint belongs to the version with this digest."""
-    found = kept(state, prefix)
+    found = kept(state, keys)
     return found is not None and bool(found.info["digest"] == digest)
 
 
-def pending(state: Connection, prefix: str, digest: str) -> bool:
+def pending(state: Connection, keys: SlotKeys, digest: str) -> bool:
     """Whether the version with this digest has to start from the savepoint: the savepoint belongs to it, and the newer version has made
     a checkpoint since, so that the durable state is the newer version's."""
-    if not possible(state, prefix, digest):
+    if not possible(state, keys, digest):
         return False
-    then, now = untrusted.read(state, ("HGET", f"{prefix}savepoint:{SAVEPOINT}", "ckpt"), ("GET", f"{prefix}ckpt"))
+    then, now = untrusted.read(state, ("HGET", keys.savepoint_info(SAVEPOINT), "ckpt"), ("GET", keys.checkpoint))
     return then is not None and bytes(then) != bytes(now or b"")
 
 
-def rewind(prefix: str) -> Sequence[Arg]:
+def rewind(keys: SlotKeys) -> Sequence[Arg]:
     """The command that replaces the durable state by the savepoint. Only for the transaction of the checkpoint that covers the later input:
     alone, it would leave answered epochs in the log only, where they would be lost with the queue server."""
-    return ("FCALL", "udo_rewind", 1, prefix, SAVEPOINT)
+    return ("FCALL", "udo_rewind", 1, keys.prefix, SAVEPOINT)
 
 
-def forgetting(prefix: str, session: str) -> Sequence[Arg]:
+def forgetting(keys: SlotKeys, session: str) -> Sequence[Arg]:
     """The command that removes a session from the savepoint, since it has ended."""
-    return ("HDEL", savepoints.at(prefix, SAVEPOINT) + "sessions", session)
+    return ("HDEL", keys.savepoint(SAVEPOINT).sessions, session)
 
 
-def release(queue: Connection, prefix: str) -> None:
+def release(queue: Connection, keys: SlotKeys) -> None:
     """Remove the pin that keeps the input since the update."""
-    queue.call("FCALL", "udo_pin", 1, prefix, SAVEPOINT, 0, 0)
+    queue.call("FCALL", "udo_pin", 1, keys.prefix, SAVEPOINT, 0, 0)
 
 
-def forget(state: Connection, queue: Connection, prefix: str) -> None:
+def forget(state: Connection, queue: Connection, keys: SlotKeys) -> None:
     """Remove the savepoint and the pin: from now on no rollback is possible."""
-    savepoints.drop(state, prefix, SAVEPOINT)
-    release(queue, prefix)
+    savepoints.drop(state, keys, SAVEPOINT)
+    release(queue, keys)

@@ -10,6 +10,7 @@ import time
 
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import untrusted
 
 # A promotion waits at most this long for the end of an epoch to be on disk, for the first answer of the next epoch, and for a standby
@@ -17,14 +18,14 @@ from udo_protocol.state import untrusted
 ON_DISK_MS, NEXT_MS, BEHIND_MS, _LOOK_MS = 500, 50, 500, 2
 
 
-def turning(queue: Connection, prefix: str, within_ms: int) -> None:
+def turning(queue: Connection, keys: SlotKeys, within_ms: int) -> None:
     """Announce, as the owner, that an epoch ends, for at most `within_ms`; 0: the next epoch has begun."""
-    _say(queue, f"{prefix}turning", within_ms)
+    _say(queue, keys.turning, within_ms)
 
 
-def behind(queue: Connection, prefix: str, within_ms: int) -> None:
+def behind(queue: Connection, keys: SlotKeys, within_ms: int) -> None:
     """Announce, as a standby that reported ready early, that it still processes answered frames, for at most `within_ms`; 0: caught up."""
-    _say(queue, f"{prefix}behind", within_ms)
+    _say(queue, keys.behind, within_ms)
 
 
 def _say(queue: Connection, key: str, within_ms: int) -> None:
@@ -34,12 +35,12 @@ def _say(queue: Connection, key: str, within_ms: int) -> None:
         queue.call("DEL", key)
 
 
-def await_turn(queue: Connection, prefix: str) -> None:
+def await_turn(queue: Connection, keys: SlotKeys) -> None:
     """Wait until no epoch is ending and the standby is not behind; at most ON_DISK_MS."""
     until = time.monotonic() + ON_DISK_MS / 1000
     while time.monotonic() < until:
         try:
-            (busy,) = untrusted.read(queue, ("EXISTS", f"{prefix}turning", f"{prefix}behind"))
+            (busy,) = untrusted.read(queue, ("EXISTS", keys.turning, keys.behind))
         except SlotBroken:  # the keys are corrupted: promote without waiting
             return
         if not busy:

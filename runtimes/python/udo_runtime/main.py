@@ -84,7 +84,7 @@ class Assigned(Protocol):
 
 def _instance(conn: Connection, a: Assignment, processor: Processor, ctx: Context) -> Assigned:
     limits = SlotLimits.of(a.limits)
-    link = Link(conn, SlotReader(conn, a.place.prefix, a.place.instance, a.place.token, limits), limits)
+    link = Link(conn, SlotReader(conn, a.place.keys, a.place.instance, a.place.token, limits), limits)
     if isinstance(a.role, MirrorRole):
         _yield_to_others(a.role.nice)
     if a.program.keyed is None:
@@ -121,7 +121,7 @@ def _serve(conn: Connection, a: Assignment) -> int:
     except ProcessingError as e:
         print(e.traceback or e, file=sys.stderr, flush=True)
         error = {"code": e.wire_code, "message": str(e), "traceback": e.traceback}
-        report_ready(conn, place.prefix, place.instance, {"ok": False, "error": error})
+        report_ready(conn, place.keys, place.instance, {"ok": False, "error": error})
         return EXIT_LOAD_FAILED
     instance = _instance(conn, a, processor, ctx)
     instance.link.look_after = partial(processor.look_after, instance.link.counters)
@@ -130,7 +130,7 @@ def _serve(conn: Connection, a: Assignment) -> int:
     gc.collect()
     gc.freeze()  # loaded objects stay: later collections need not scan them
     times = {"import_ms": (imported - started) * 1000, "open_ms": (time.perf_counter() - imported) * 1000}
-    report_ready(conn, place.prefix, place.instance, {"ok": True, "follows": a.follows, "abilities": ABILITIES, **times})
+    report_ready(conn, place.keys, place.instance, {"ok": True, "follows": a.follows, "abilities": ABILITIES, **times})
     try:
         instance.serve()
     except Fenced as e:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import route
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.queue.keys import prefix
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import failed_lanes
 from udo_protocol.queue.slot_reader import Emit, Read
 from udo_protocol.state import moving, rewinding, turns
@@ -51,7 +51,7 @@ class KeyedOwner:
         self._ending = False  # an epoch has ended, and no frame of the next has been answered
         perform.on(LoadSession, lambda e: durable.load(e.name))
         self._connect, self._ahead = connect, dict[int, AheadOfMove]()  # version of the map -> groups read ahead
-        perform.on(FindTold, lambda _: route.told(link.conn, link.prefix))
+        perform.on(FindTold, lambda _: route.told(link.conn, link.keys))
         perform.on(Prepare, self._prepare)
         perform.on(LoadAdopted, self._adopted)
         perform.on(ReadReplays, lambda _: ledger.replays())
@@ -72,7 +72,7 @@ class KeyedOwner:
             same.again()
             return
         self._forget_ahead(lambda version, old: version == effect.version or bool(old.groups & groups))
-        source = prefix(self._link.prefix.split(":")[1], effect.source)
+        source = SlotKeys(self._link.keys.deployment, effect.source)
         self._ahead[effect.version] = self.durable.ahead(self._connect, effect.version, source, effect.groups)
 
     def _forget_ahead(self, which: Callable[[int, AheadOfMove], bool]) -> None:
@@ -87,12 +87,12 @@ class KeyedOwner:
 
     def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
         """The data from which an engine starts whose sessions are those of the newest checkpoint."""
-        return Start(sessions, failed_lanes(self._link.conn, self._link.prefix), self.durable.cuts(), self.ledger.sizes(), unseen)
+        return Start(sessions, failed_lanes(self._link.conn, self._link.keys), self.durable.cuts(), self.ledger.sizes(), unseen)
 
     def take(self, read: Read) -> int:
         """Take over after a promotion: send the riding answers of the newest checkpoint. Returns the frame to continue from."""
         if not self.durable.kept():
-            rewinding.release(self._link.conn, self._link.prefix)  # a version restored by a rollback may have died before this
+            rewinding.release(self._link.conn, self._link.keys)  # a version restored by a rollback may have died before this
         covers = self.durable.covered()
         if covers.riding:  # the instance that made this checkpoint may have died before the replicas held it
             self.durable.await_replicas(self._waiting)
@@ -123,7 +123,7 @@ class KeyedOwner:
             raise ProtocolError(f"instance {self._link.name} answered out of turn: {outcome}")
         self._link.counters.bytes_out += sum(len(part) for _, frame in effect.answers for part in frame)
         if effect.ends or self._ending:
-            turns.turning(self._link.conn, self._link.prefix, turns.NEXT_MS if effect.ends else 0)
+            turns.turning(self._link.conn, self._link.keys, turns.NEXT_MS if effect.ends else 0)
             self._ending = effect.ends
 
     def _waiting(self) -> None:
@@ -135,7 +135,7 @@ class KeyedOwner:
     def store(self, effect: WriteCheckpoint) -> None:
         """Write a checkpoint durably."""
         if effect.ends:
-            turns.turning(self._link.conn, self._link.prefix, turns.ON_DISK_MS)
+            turns.turning(self._link.conn, self._link.keys, turns.ON_DISK_MS)
         beside = [*self.beside, *self.ledger.commands(effect.content.letters)]
         self.durable.save(effect, beside=beside, between=self._waiting)
         self.beside = ()

@@ -46,18 +46,18 @@ class KeyedInstance:
         connect = partial(Connection, a.place.state_socket, login=link.conn.login)
         state = connect()
         mirror = a.role if isinstance(a.role, MirrorRole) else None
-        self._durable = Durable(state, link.prefix, a.place.token, link.conn.run_id, versions)
+        self._durable = Durable(state, link.keys, a.place.token, link.conn.run_id, versions)
         self._replies = replies_of(link, ctx, a.output)
         self._perform = Performer(link, a.input)
-        letters = KeyedLetters(link.prefix.split(":")[1], link.limits, mirror=mirror is not None)
+        letters = KeyedLetters(link.keys.deployment, link.limits, mirror=mirror is not None)
         groups = mirror.groups if mirror else None
         engine = Engine(run, self._schemas, self._replies, letters, link.limits, link.counters, time.time, groups, a.place.token)
-        self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.prefix), connect)
+        self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.keys), connect)
 
     def serve(self) -> None:
         """See main.Assigned."""
         link, role, owner = self.link, self._a.role, self._owner
-        reference, report = self._replies.reference, partial(report_ready, link.conn, link.prefix, link.name)
+        reference, report = self._replies.reference, partial(report_ready, link.conn, link.keys, link.name)
         if isinstance(role, MirrorRole):
             comparison = Comparison(reference, role.examples)
             state = self._durable.standby(link.name, groups=role.groups)
@@ -77,4 +77,4 @@ class KeyedInstance:
     def _leave(self, _: Connection) -> None:
         """Leave the changelog, so that no entries are kept for the ended standby."""
         with closing(Connection(self._a.place.state_socket, login=self.link.conn.login)) as state:
-            state.call(*changelog.leaving(self.link.prefix, self.link.name))
+            state.call(*changelog.leaving(self.link.keys, self.link.name))

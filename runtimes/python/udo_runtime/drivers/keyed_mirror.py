@@ -123,7 +123,7 @@ class KeyedComparer:
         self._next = seq + 1
         (_, pieces), _ = run(self._engine.frame(seq, data), self._perform)
         if self._engine.adopting:
-            raise Fenced(changelog.gone(self._link.prefix, self._link.name, changelog.GROUPS_MOVED))
+            raise Fenced(changelog.gone(self._link.keys, self._link.name, changelog.GROUPS_MOVED))
         return decode(b"".join(map(bytes, pieces)))
 
     def _reach(self, seq: int) -> bool:

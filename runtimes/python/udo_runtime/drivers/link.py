@@ -34,10 +34,10 @@ class Link:
 
     def __init__(self, conn: Connection, reader: SlotReader, limits: SlotLimits) -> None:
         self.conn, self.reader, self.limits = conn, reader, limits
-        self.prefix, self.name = reader.prefix, reader.name
+        self.keys, self.name = reader.keys, reader.name
         self.counters = Counters()
         self.look_after: Callable[[], None] = lambda: None  # looks after the operator; called periodically between frames
-        self._stats = Stats(f"{reader.prefix}stats:{reader.name}", self.counters)
+        self._stats = Stats(reader.keys.stats(reader.name), self.counters)
         self._heartbeat_due, self._unheard = 0.0, 0
         self.stopping = self.parked = False
 

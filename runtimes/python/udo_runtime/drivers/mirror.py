@@ -86,6 +86,8 @@ class Mirror:
     def __init__(self, link: Link, comparer: Comparer, comparison: Comparison, reference: str) -> None:
         self._link, self._comparer, self._comparison, self._reference = link, comparer, comparison, reference
         self._report_due = 0.0
+        keys, me = link.keys, link.name
+        self._mirrors, self._served, self._served_bytes = keys.mirrors, keys.served(me), keys.served_bytes(me)
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> None:
         """Compare until `mirrors` no longer names this instance."""
@@ -104,23 +106,16 @@ class Mirror:
 
     def _leave(self, conn: Connection) -> None:
         self._publish(conn)
-        conn.call("FCALL", "udo_pin", 1, self._link.prefix, self._link.name, 0, 0)
-
-    def _key(self, name: str) -> str:
-        return f"{self._link.prefix}{name}"
+        conn.call("FCALL", "udo_pin", 1, self._link.keys.prefix, self._link.name, 0, 0)
 
     def _await_begin(self) -> None:
         """Wait for the node manager to begin the diff; it pins the log in the same step, and the first copy shows where to begin."""
         waited_until = time.monotonic() + _BEGIN_S
-        while not self._on(self._link.conn.call("GET", self._key("mirrors"))):
+        while not self._on(self._link.conn.call("GET", self._mirrors)):
             if time.monotonic() > waited_until:
                 raise Unavailable(f"the diff of {self._reference} did not start within {_BEGIN_S} s")
             with self._link.parking():
                 time.sleep(_LOOK_S / 10)
-
-    def _own(self, name: str) -> str:
-        """A key of this instance."""
-        return self._key(f"{name}:{self._link.name}")
 
     def _on(self, mirrors: Any) -> bool:
         """Whether `mirrors` names this instance."""
@@ -129,13 +124,13 @@ class Mirror:
     def _step(self, cursor: int) -> int:
         conn, reader, found = self._link.conn, self._link.reader, self._comparison.found
         with self._link.parking():
-            copy = conn.call("BLPOP", self._own("served"), f"{_LOOK_S}")
+            copy = conn.call("BLPOP", self._served, f"{_LOOK_S}")
         if copy is None:
-            self._look(cursor, conn.call("GET", self._key("mirrors")))
+            self._look(cursor, conn.call("GET", self._mirrors))
             return cursor
         first, last, count, size = (int(n) for n in bytes(copy[1]).split())
         answers, _, mirrors = conn.transaction(
-            [("LPOP", self._own("served"), count), ("DECRBY", self._own("servedbytes"), size), ("GET", self._key("mirrors"))]
+            [("LPOP", self._served, count), ("DECRBY", self._served_bytes, size), ("GET", self._mirrors)]
         )
         if cursor and first > cursor:
             found.missed += first - cursor
@@ -168,7 +163,7 @@ class Mirror:
 
     def _look(self, cursor: int, mirrors: Any) -> None:
         """Stop once the diff is over and all copies are compared; renew the leases."""
-        if not self._on(mirrors) and not self._link.conn.call("EXISTS", self._own("served")):
+        if not self._on(mirrors) and not self._link.conn.call("EXISTS", self._served):
             self._link.stopping = True
         self._link.reader.pin(self._comparer.needed_from(cursor), _PIN_MS)
         self.renew(cursor)
@@ -186,10 +181,10 @@ class Mirror:
         stats = self._link.counters.values()
         counted = {"events": stats["events_in"], "answered": stats["frames"], "p50_ms": stats["p50_ms"], "p99_ms": stats["p99_ms"]}
         report = json.dumps({**asdict(self._comparison.findings()), **counted})
-        commands: list[Any] = [("SET", self._own("compared"), report, "PX", _REPORT_MS)]
-        commands += [("PEXPIRE", self._own(name), _REPORT_MS) for name in ("served", "servedbytes")]
+        commands: list[Any] = [("SET", self._link.keys.compared(self._link.name), report, "PX", _REPORT_MS)]
+        commands += [("PEXPIRE", key, _REPORT_MS) for key in (self._served, self._served_bytes)]
         if told := self._comparison.told:
-            key = self._own("differ")
+            key = self._link.keys.differ(self._link.name)
             commands += [("RPUSH", key, *told), ("PEXPIRE", key, _REPORT_MS)]
             self._comparison.told = []
         conn.transaction(commands)

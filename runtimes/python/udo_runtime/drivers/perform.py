@@ -67,14 +67,14 @@ class Performer:
         found = self._schemas.get(identity)
         if found is None:
             self.settle()
-            found = self._schemas[identity] = stored_schema(self._link.conn, self._link.prefix, identity)
+            found = self._schemas[identity] = stored_schema(self._link.conn, self._link.keys, identity)
         return found
 
     def _open(self, effect: LaneOpen) -> bool:
         if self._worked_s - self._seen_open.get(effect.lane, -_LOOK_WORKED_S) < _LOOK_WORKED_S:
             return True
         self.settle()
-        if not self._link.conn.call("EXISTS", f"{self._link.prefix}lane:{effect.lane}"):
+        if not self._link.conn.call("EXISTS", self._link.keys.lane(effect.lane)):
             return False
         if len(self._seen_open) >= _MOST_LANES:
             self._seen_open.clear()

@@ -64,7 +64,7 @@ class Standby:
                 run(self._engine.checkpoint(cursor - 1), self._perform)
                 self._owner.ledger.kept, self._engine.missed = False, None
                 self._await_log(cursor)
-                release(self._link.conn, self._link.prefix)
+                release(self._link.conn, self._link.keys)
         return cursor
 
     def _trial(self, on: bool) -> None:
@@ -90,7 +90,7 @@ class Standby:
             size = sum(s.size for s in self._engine.sessions.values())
             self._report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
 
-        readiness = Readiness(link.conn, link.prefix, tell, early=not state.rewinds)
+        readiness = Readiness(link.conn, link.keys, tell, early=not state.rewinds)
         while True:
             state.keep_lease()
             # In a rollback the rewind happens between the halves of the promotion; checked before the log is read, so that no END is
@@ -128,7 +128,7 @@ class Standby:
         if state.gone:  # this process was paused for longer than the lease: load again, as after a crash
             self._trial(False)
             return self._owner.begin(read), False
-        if failed_lanes(self._link.conn, self._link.prefix) != self._failed:  # frames of a lane that failed since were tried
+        if failed_lanes(self._link.conn, self._link.keys) != self._failed:  # frames of a lane that failed since were tried
             state.take_back()
             covered = state.covered if state.rewinds else self._durable.covered().seq
             self._restart()

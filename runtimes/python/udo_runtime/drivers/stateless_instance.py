@@ -48,9 +48,8 @@ class StatelessInstance:
         letters = None
         if a.policy == DEAD_LETTER:
             state = Connection(a.place.state_socket, login=link.conn.login)
-            letters = StatelessLetters(state, link.prefix, a.place.token, link.conn.run_id, link.limits)
-        deployment = link.prefix.split(":")[1]
-        engine = StatelessEngine(self._processor, a.input, self._replies, a.policy, deployment, link.limits, link.counters)
+            letters = StatelessLetters(state, link.keys, a.place.token, link.conn.run_id, link.limits)
+        engine = StatelessEngine(self._processor, a.input, self._replies, a.policy, link.keys.deployment, link.limits, link.counters)
         owner = StatelessOwner(link, engine, self._perform, self._replies, letters)
         with link.leaving():
             serve(link, owner, owner.begin(link.await_promotion()))
@@ -59,4 +58,4 @@ class StatelessInstance:
 
 def replies_of(link: Link, ctx: Context, output: pa.Schema) -> Replies:
     """The maker of this instance's replies; registers the schema of its answers."""
-    return Replies(f"{ctx.operator}@{ctx.version}", link.name, store_schema(link.conn, link.prefix, to_ipc(output)))
+    return Replies(f"{ctx.operator}@{ctx.version}", link.name, store_schema(link.conn, link.keys, to_ipc(output)))

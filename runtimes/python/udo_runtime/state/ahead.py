@@ -14,7 +14,8 @@ from threading import Event, Thread
 
 from udo_protocol import supervised
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.state import moving, pieces, savepoints, untrusted
+from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.state import moving, pieces, untrusted
 from udo_protocol.state.pieces import PiecePlace
 from udo_runtime.state.groups import Group
 from udo_runtime.state.loading import restored
@@ -30,12 +31,18 @@ class _Over(Exception):
 
 
 class AheadOfMove:
-    """Reads ahead for the move with that version of the group map: `groups` of slot `source`, for slot `prefix`."""
+    """Reads ahead for the move with that version of the group map: `groups` of slot `source`, for the slot with `keys`."""
 
     def __init__(
-        self, connect: Callable[[], Connection], prefix: str, version: int, source: str, groups: Collection[int], versions: Versions | None
+        self,
+        connect: Callable[[], Connection],
+        keys: SlotKeys,
+        version: int,
+        source: SlotKeys,
+        groups: Collection[int],
+        versions: Versions | None,
     ) -> None:
-        self._prefix, self._version, self._source, self.groups, self._versions = prefix, version, source, frozenset(groups), versions
+        self._keys, self._version, self._source, self.groups, self._versions = keys, version, source, frozenset(groups), versions
         self._have: dict[str, dict[int, Group]] = {}
         self._over = Event()
         self._connect = connect
@@ -59,7 +66,7 @@ class AheadOfMove:
                     entries = manifest(state, self._source, session)
                     wanted = {n: entry for n, entry in entries.items() if n in self.groups}
                     self._have[session] = self._updated(state, session, json.loads(text), wanted)
-            moving.prepared(state, self._prefix, self._version)
+            moving.prepared(state, self._keys, self._version)
 
     def _updated(self, state: Connection, session: str, record: Mapping[str, object], wanted: Entries) -> dict[int, Group]:
         have = self._have.get(session, {})
@@ -98,19 +105,19 @@ def continues(have: PiecePlace, place: PiecePlace) -> bool:
     return (have.piece, have.base_bytes) == (place.piece, place.base_bytes) and have.changes <= place.changes
 
 
-def manifest(state: Connection, prefix: str, session: str, savepoint: str = "") -> dict[int, tuple[PiecePlace, bytes]]:
+def manifest(state: Connection, keys: SlotKeys, session: str, savepoint: str = "") -> dict[int, tuple[PiecePlace, bytes]]:
     """The manifest of a session: group -> (place of its values, meta)."""
-    key = f"{savepoints.at(prefix, savepoint)}m:{session}"
+    key = keys.savepoint(savepoint).manifest(session)
     (flat,) = untrusted.read(state, ("HGETALL", key), most_bytes=untrusted.STATE_BYTES)
     with untrusted.reading(key, "fields named by key groups"):
         return {int(n): pieces.parsed(entry, key) for n, entry in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def advance(state: Connection, prefix: str, have: Mapping[int, Group], wanted: Entries) -> dict[int, Group]:
+def advance(state: Connection, keys: SlotKeys, have: Mapping[int, Group], wanted: Entries) -> dict[int, Group]:
     """Read and apply the changes that these groups lack. Leaves out groups whose piece has been removed in the meantime."""
     lacking = {n: group for n, group in have.items() if group.place.changes < wanted[n][0].changes}
     commands: list[list[Arg]] = [
-        ["LRANGE", f"{prefix}d:{wanted[n][0].piece}", group.place.changes, wanted[n][0].changes - 1] for n, group in lacking.items()
+        ["LRANGE", keys.changes_of(wanted[n][0].piece), group.place.changes, wanted[n][0].changes - 1] for n, group in lacking.items()
     ]
     replies = untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES) if commands else []
     changes: dict[int, list[bytes]] = dict(zip(lacking, replies, strict=True))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from udo_protocol.errors import Fenced, ProtocolError
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import moving, pieces, replication, rewinding, untrusted
@@ -30,63 +31,63 @@ _IN_USE_S = 60.0
 class Durable:
     """The stored state of one slot, for its owner. `token`: the owner's fencing token; `run_id`: the queue server's."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, versions: Versions | None = None) -> None:
-        self._state, self._prefix, self._token, self._run_id = state, prefix, token, run_id
+    def __init__(self, state: Connection, keys: SlotKeys, token: int, run_id: str, versions: Versions | None = None) -> None:
+        self._state, self._keys, self._token, self._run_id = state, keys, token, run_id
         self._versions = versions
 
     def standby(self, name: str, *, rewind: bool = False, groups: Collection[int] | None = None) -> StandbyState:
         """The state for the instance `name` before it is promoted: that of the owner, or with `rewind` the savepoint from before an update.
         With `groups`, of these key groups only."""
-        return (RewoundState if rewind else StandbyState)(self._state, self._prefix, name, self._run_id, self._versions, groups)
+        return (RewoundState if rewind else StandbyState)(self._state, self._keys, name, self._run_id, self._versions, groups)
 
     def owns(self) -> bool:
         """Whether this instance owns the slot on the state server, which is the first half of its promotion."""
-        return as_int(self._state.call("GET", f"{self._prefix}owner")) == self._token
+        return as_int(self._state.call("GET", self._keys.owner)) == self._token
 
     def kept(self) -> bool:
         """Whether the state from before an update is kept, for a rollback."""
-        return rewinding.kept(self._state, self._prefix) is not None
+        return rewinding.kept(self._state, self._keys) is not None
 
     def covered(self) -> Checkpoint:
         """The newest checkpoint, if it is of the current run of the queue server; else Checkpoint(): the log has begun anew since."""
-        covers = load_checkpoint(self._state, self._prefix)
+        covers = load_checkpoint(self._state, self._keys)
         return covers if covers.run_id == self._run_id else Checkpoint()
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
         """(seq covered by the newest checkpoint, session -> attempts that had met an error by then, as (partition, *label))."""
-        covers, flat = self.covered(), self._state.call("HGETALL", f"{self._prefix}sessions")
+        covers, flat = self.covered(), self._state.call("HGETALL", self._keys.sessions)
         records = dict(zip(flat[::2], map(json.loads, map(bytes, flat[1::2])), strict=True))
         return covers.seq, {bytes(name).decode(): {tuple(f) for f in known.get("failed", ())} for name, known in records.items()}
 
     def cuts(self) -> dict[str, int]:
         """Sessions that were dropped or replaced from outside -> the last frame of the log that belongs to the former state."""
-        return {name: seq for name, (seq, run) in cut(self._state, self._prefix).items() if run == self._run_id}
+        return {name: seq for name, (seq, run) in cut(self._state, self._keys).items() if run == self._run_id}
 
     def load(self, name: str) -> Session:
         """A session from the newest checkpoint; a new session if none is stored."""
-        return load_session(self._state, self._prefix, name, self._versions)
+        return load_session(self._state, self._keys, name, self._versions)
 
     def maybe_former(self) -> list[str]:
         """Sessions that may be stored in a former state version; empty if the operator migrates none."""
         if self._versions is None or not self._versions.migrates:
             return []
-        return [bytes(name).decode() for name in self._state.call("HKEYS", f"{self._prefix}sessions")]
+        return [bytes(name).decode() for name in self._state.call("HKEYS", self._keys.sessions)]
 
-    def ahead(self, connect: Callable[[], Connection], version: int, source: str, groups: Collection[int]) -> AheadOfMove:
+    def ahead(self, connect: Callable[[], Connection], version: int, source: SlotKeys, groups: Collection[int]) -> AheadOfMove:
         """Begin to read groups that will belong to this slot, over another connection."""
-        return AheadOfMove(connect, self._prefix, version, source, groups, self._versions)
+        return AheadOfMove(connect, self._keys, version, source, groups, self._versions)
 
     def adopted(self, name: str, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
         """The sessions to be adopted under that name: those `loaded`, in use, with failed attempts, which must be known, or with a store:
         groups of theirs without a label are lost, which this slot's record of the session need not say."""
         found: dict[str, AdoptedSession] = {}
-        for session, text in pieces.records(self._state, self._prefix, name).items():
+        for session, text in pieces.records(self._state, self._keys, name).items():
             record = json.loads(text)
             used = ahead is not None and time.time() - record.get("at", 0) < _IN_USE_S
             if session in loaded or used or record.get("failed") or record.get("restoring") is not None:
-                wanted = manifest(self._state, self._prefix, session, name)
-                have = advance(self._state, self._prefix, ahead.take(session, wanted) if ahead else {}, wanted)
-                read = pieces.read(self._state, self._prefix, session, name, groups=[n for n in wanted if n not in have])
+                wanted = manifest(self._state, self._keys, session, name)
+                have = advance(self._state, self._keys, ahead.take(session, wanted) if ahead else {}, wanted)
+                read = pieces.read(self._state, self._keys, session, name, groups=[n for n in wanted if n not in have])
                 found[session] = record, {**restored(session, record, read, self._versions).groups, **have}
         return found
 
@@ -98,12 +99,10 @@ class Durable:
 
         def look() -> None:
             if not self.owns():
-                raise Fenced(
-                    f"token {self._token} is not the owner of {self._prefix} any more; its last checkpoint was not on all replicas"
-                )
+                raise Fenced(f"token {self._token} is not the owner of {self._keys} any more; its last checkpoint was not on all replicas")
             between()
 
-        replication.await_held(self._state, self._prefix, look)
+        replication.await_held(self._state, self._keys, look)
 
     def save(
         self, checkpoint: WriteCheckpoint, *, beside: Sequence[Sequence[Arg]] = (), between: Callable[[], None] = lambda: None
@@ -114,36 +113,34 @@ class Durable:
         records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
         writes: list[Sequence[Arg]] = list(beside)
         for name, numbers in content.dropped.items():
-            writes += removing(self._prefix, name, numbers)
+            writes += removing(self._keys, name, numbers)
             if name not in records:
-                writes += [("HDEL", f"{self._prefix}sessions", name), rewinding.forgetting(self._prefix, name)]
+                writes += [("HDEL", self._keys.sessions, name), rewinding.forgetting(self._keys, name)]
         for p in content.pieces:
             changes = [p.delta] if p.delta is not None and p.base is None else []
-            writes += writing(self._prefix, p.session, p.number, p.meta, p.place, p.base, changes)
-        writes += [("HSET", f"{self._prefix}sessions", name, text) for name, text in records.items()]
+            writes += writing(self._keys, p.session, p.number, p.meta, p.place, p.base, changes)
+        writes += [("HSET", self._keys.sessions, name, text) for name, text in records.items()]
         match checkpoint.moving:
             case HandOver(version, groups):
-                writes.append(moving.handing_over(self._prefix, version, groups))
+                writes.append(moving.handing_over(self._keys, version, groups))
             case TakeIn(version):
-                writes.append(moving.taking_in(self._prefix, version))
+                writes.append(moving.taking_in(self._keys, version))
         covers = Checkpoint(checkpoint.seq, self._run_id, checkpoint.riding)
 
         def entry() -> LoggedCheckpoint:
             return changelog_entry(checkpoint.seq, content.pieces, records, content.dropped)
 
         stored = store(
-            *(self._state, self._prefix, self._token, covers, checkpoint.emitted, writes, entry),
+            *(self._state, self._keys, self._token, covers, checkpoint.emitted, writes, entry),
             replicated=lambda: self.await_replicas(between),
         )
         if stored is not Emit.STORED:
-            raise ProtocolError(
-                f"a checkpoint of {self._prefix} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})"
-            )
+            raise ProtocolError(f"a checkpoint of {self._keys} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})")
 
 
-def load_session(state: Connection, prefix: str, name: str, versions: Versions | None = None) -> Session:
+def load_session(state: Connection, keys: SlotKeys, name: str, versions: Versions | None = None) -> Session:
     """A session from the newest checkpoint; a new session if none is stored."""
-    (record,) = untrusted.read(state, ("HGET", f"{prefix}sessions", name))
+    (record,) = untrusted.read(state, ("HGET", keys.sessions, name))
     if record is None:
         return Session(name, versions=versions)
-    return restored(name, json.loads(bytes(record)), read(state, prefix, name), versions)
+    return restored(name, json.loads(bytes(record)), read(state, keys, name), versions)

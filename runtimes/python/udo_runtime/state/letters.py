@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Header
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.checkpoints import amend
 from udo_protocol.state.dead_letters import LaneName, parse_name
 from udo_runtime.engine.letter import full, letter
@@ -22,8 +23,8 @@ from udo_runtime.execution.failure import ProcessingError
 class Room:
     """Room for further dead letters of a slot, by its limits. Sizes are cached, and read again before a letter is refused."""
 
-    def __init__(self, state: Connection, prefix: str, limits: SlotLimits) -> None:
-        self._state, self._prefix, self._limits = state, prefix, limits
+    def __init__(self, state: Connection, keys: SlotKeys, limits: SlotLimits) -> None:
+        self._state, self._keys, self._limits = state, keys, limits
         self.sizes: dict[str, int] | None = None  # name -> bytes
 
     def events(self) -> int:
@@ -34,7 +35,7 @@ class Room:
 
     def look(self) -> None:
         """Read the sizes from the server: letters may have been dropped."""
-        self.sizes = sizes(self._state, f"{self._prefix}dead")
+        self.sizes = sizes(self._state, self._keys.dead)
 
     def take(self, letters: dict[str, bytes], first: ProcessingError) -> None:
         """Reserve room for these letters. ProcessingError, made from the error of the first one, if there is not enough."""
@@ -45,7 +46,7 @@ class Room:
             if len(wanted) <= self._limits.dead_letters and sum(wanted.values()) <= self._limits.dead_letter_bytes:
                 self.sizes = wanted
                 return
-        raise full(first, self._prefix.split(":")[1], self._limits)
+        raise full(first, self._keys.deployment, self._limits)
 
 
 def sizes(state: Connection, key: str) -> dict[str, int]:
@@ -58,16 +59,16 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
 class StatelessLetters:
     """The dead letters of one slot, for its owner. `token`: the owner's fencing token; `run_id`: the queue server's."""
 
-    def __init__(self, state: Connection, prefix: str, token: int, run_id: str, limits: SlotLimits) -> None:
-        self._state, self._prefix, self._token, self._run_id, self._limits = state, prefix, token, run_id, limits
-        self.room = Room(state, prefix, limits)
+    def __init__(self, state: Connection, keys: SlotKeys, token: int, run_id: str, limits: SlotLimits) -> None:
+        self._state, self._keys, self._token, self._run_id, self._limits = state, keys, token, run_id, limits
+        self.room = Room(state, keys, limits)
 
     def begin(self, emitted: int) -> None:
         """Remove, as a new owner, letters of frames after `emitted`, which it processes again."""
-        names = [bytes(n).decode() for n in self._state.call("HKEYS", f"{self._prefix}dead")]
+        names = [bytes(n).decode() for n in self._state.call("HKEYS", self._keys.dead)]
         mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.run_id == self._run_id]
         if open_ones := [text for text, n in mine if n.seq > emitted]:
-            self._write([("HDEL", f"{self._prefix}dead", *open_ones)])
+            self._write([("HDEL", self._keys.dead, *open_ones)])
 
     def keep(self, seq: int, header: Header, found: Sequence[BadEvent], reference: str, instance: str) -> None:
         """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
@@ -78,11 +79,11 @@ class StatelessLetters:
             for b in found
         }
         self.room.take(kept, found[0].error)
-        self._write([("HSET", f"{self._prefix}dead", *(x for pair in kept.items() for x in pair))])
+        self._write([("HSET", self._keys.dead, *(x for pair in kept.items() for x in pair))])
 
     def full(self, error: ProcessingError) -> ProcessingError:
         """The error of a frame that has more bad events than there is room for, made from that of an event."""
-        return full(error, self._prefix.split(":")[1], self._limits)
+        return full(error, self._keys.deployment, self._limits)
 
     def _write(self, writes: Sequence[Sequence[Arg]]) -> None:
-        amend(self._state, self._prefix, self._token, writes)
+        amend(self._state, self._keys, self._token, writes)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from udo_protocol.errors import Conflict, Fenced, StateLost
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import changelog, pieces, turns
 from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import load_checkpoint
@@ -69,13 +70,13 @@ class StandbyState:
     def __init__(
         self,
         state: Connection,
-        prefix: str,
+        keys: SlotKeys,
         name: str,
         run_id: str,
         versions: Versions | None = None,
         groups: Collection[int] | None = None,
     ) -> None:
-        self._state, self._prefix, self._name = state, prefix, name
+        self._state, self._keys, self._name = state, keys, name
         self._run_id, self._versions, self._only = run_id, versions, groups
         self.require_types(True)
         self._position = 0  # position in the changelog
@@ -91,9 +92,9 @@ class StandbyState:
 
     def load(self) -> int:
         """Load all sessions; returns the last frame that they cover. Fenced if the state has been replaced in the meantime."""
-        self._position = changelog.join(self._state, self._prefix, self._name)
+        self._position = changelog.join(self._state, self._keys, self._name)
         self._renew_at = 0.0
-        covers = load_checkpoint(self._state, self._prefix)
+        covers = load_checkpoint(self._state, self._keys)
         covered = covers.seq if covers.run_id == self._run_id else 0
         self._load_all()
         found = self.sync()
@@ -102,12 +103,12 @@ class StandbyState:
         return covered if found is None else found
 
     def _load_all(self) -> None:
-        for name, text in pieces.records(self._state, self._prefix, self._savepoint).items():
+        for name, text in pieces.records(self._state, self._keys, self._savepoint).items():
             self._records[name], self._metas[name] = json.loads(text), {}
             self.sessions[name] = restored(name, self._records[name], self._groups(name), self._versions, follow=True)
 
     def _groups(self, name: str) -> Iterator[tuple[int, StoredGroup]]:
-        for n, group in pieces.read(self._state, self._prefix, name, self._savepoint, groups=self._only, between=self.keep_lease):
+        for n, group in pieces.read(self._state, self._keys, name, self._savepoint, groups=self._only, between=self.keep_lease):
             self._metas[name][n] = group.meta
             yield n, group
 
@@ -120,9 +121,9 @@ class StandbyState:
 
     def read(self) -> list[ChangelogEntry]:
         """New entries of the changelog, oldest first. Afterwards `gone` is not empty if entries are missing."""
-        found, self._position, at = changelog.read(self._state, self._prefix, self._name, self._position, self._only)
+        found, self._position, at = changelog.read(self._state, self._keys, self._name, self._position, self._only)
         if at is None or at < 0:
-            self.gone = changelog.gone(self._prefix, self._name, at)
+            self.gone = changelog.gone(self._keys, self._name, at)
         elif found:
             self._renew_at = min(self._renew_at, time.monotonic() + _ADVANCE_S)
         return [_parsed(entry) for entry in found]
@@ -142,7 +143,7 @@ class StandbyState:
         if group is None:
             group = session.groups[number] = session.group(number)
             group.follow()
-        place, meta = pieces.parsed(entry, f"{self._prefix}changelog")
+        place, meta = pieces.parsed(entry, self._keys.changelog)
         group.adopt(meta, delta, place)
         session.former |= group.former
         self._metas[name][number] = meta
@@ -183,7 +184,7 @@ class StandbyState:
         """Renew the lease when it is due; to be called often. Fenced if entries may be missing."""
         if time.monotonic() > self._renew_at:
             self._renew_at = time.monotonic() + changelog.LEASE_MS / 3000
-            changelog.hold(self._state, self._prefix, self._name, self._position)
+            changelog.hold(self._state, self._keys, self._name, self._position)
 
     def promoted(self) -> None:
         """Note that the instance is the owner: from now on changes are final."""
@@ -194,14 +195,14 @@ class StandbyState:
 
     def ending(self) -> Sequence[Sequence[Arg]]:
         """Commands for the transaction of the owner's first checkpoint: it stops reading the changelog."""
-        return [changelog.leaving(self._prefix, self._name)]
+        return [changelog.leaving(self._keys, self._name)]
 
 
 class Readiness:
     """Calls `tell` once, when a standby has processed all answered frames, or with `early` when it soon will."""
 
-    def __init__(self, queue: Connection, prefix: str, tell: Callable[[], None], *, early: bool) -> None:
-        self._queue, self._prefix, self._tell, self._early = queue, prefix, tell, early
+    def __init__(self, queue: Connection, keys: SlotKeys, tell: Callable[[], None], *, early: bool) -> None:
+        self._queue, self._keys, self._tell, self._early = queue, keys, tell, early
         self._since, self._tried = time.perf_counter(), 0
         self._told = self._behind = False
 
@@ -209,14 +210,14 @@ class Readiness:
         """Note that `frames` more have been processed; `left` answered frames remain."""
         self._tried += frames
         if self._early and not self._told and (time.perf_counter() - self._since) / self._tried * left < _NEARLY_S:
-            turns.behind(self._queue, self._prefix, turns.BEHIND_MS)
+            turns.behind(self._queue, self._keys, turns.BEHIND_MS)
             self._tell()
             self._told = self._behind = True
 
     def all_tried(self) -> None:
         """Note that no answered frame remains."""
         if self._behind:
-            turns.behind(self._queue, self._prefix, 0)
+            turns.behind(self._queue, self._keys, 0)
             self._behind = False
         if not self._told:
             self._tell()
@@ -233,10 +234,9 @@ class RewoundState(StandbyState):
     _savepoint = SAVEPOINT
 
     def load(self) -> int:
-        p = self._prefix
-        found = kept(self._state, p)
+        found = kept(self._state, self._keys)
         if found is None:
-            why = gone(self._state, p) or "the state from before the update is no longer kept"
+            why = gone(self._state, self._keys) or "the state from before the update is no longer kept"
             raise StateLost(f"{why}: it is too late to roll back")
         if found.run_id != self._run_id:
             raise StateLost("the queue server was lost since the update, and the input with it: it is too late to roll back")
@@ -254,6 +254,6 @@ class RewoundState(StandbyState):
         """Do nothing: this state does not read the changelog."""
 
     def ending(self) -> Sequence[Sequence[Arg]]:
-        if kept(self._state, self._prefix) is None:
+        if kept(self._state, self._keys) is None:
             raise Fenced("the state from before the update was deleted meanwhile: it is too late to roll back")
-        return [rewind(self._prefix)]
+        return [rewind(self._keys)]
