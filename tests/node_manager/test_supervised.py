@@ -168,7 +168,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     monkeypatch.setattr(reconcile, "BEAT_S", 0.01)
     once = [
         Once(monkeypatch, Reconciler, name)
-        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_replicate", "_until_done")
+        for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_follow_placements", "_until_done")
     ]
     registry = Wishes()
     reconciler = Reconciler(manager, registry)  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
     finally:
         reconciler.stop()
     assert all(o.raised for o in once)
-    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries", "replicas")] == [1] * 6
+    assert [counted(kind) for kind in ("wanted", "registry-heartbeat", "canaries", "conditions", "retries", "placements")] == [1] * 6
     assert counted("reconcile") >= 4  # errors of the calls, and of the work on the deployment
 
 
