@@ -75,7 +75,6 @@ OF_NODES: dict[str, dict[str, list[str] | str]] = {
             "node_manager/test_replicas_changed.py"
             "::test_without_replicas_key_groups_move_and_slots_come_and_go_and_with_replicas_again_all_of_that_survives",
         ],
-        "is not supported so far for keyed operators over several nodes": [OVER_NODES],
         "cannot listen on ... without TLS": [
             "node_manager/test_tls_relay.py::test_listening_without_certificates_or_on_what_is_no_address_is_refused",
             "cli/test_certs.py::test_what_cannot_be_by_tls_is_said_before_anything_starts",

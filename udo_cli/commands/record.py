@@ -41,7 +41,9 @@ _TELL_S = 1.0
 def command(
     deployment: str, for_s: float, file: Path, frames: int | None, slot: int | None, force: bool, address: str | None, as_json: bool
 ) -> None:
-    """Record every frame that a slot of DEPLOYMENT on this node answers during this time, in order, and its state at the start.
+    """Record every frame that a slot of DEPLOYMENT answers during this time, in order, and its state at the start.
+
+    The slot is on the node of this host, or on the one that --node names.
 
     Recording delays no answer. The file contains events and state: protect it like the data they come from. It does not contain the
     values of the deployment's variables and secrets.
