@@ -131,9 +131,9 @@ class Homes:
         if found.get("part"):
             return (
                 f"{asked} had a part of its state on node {home}, which has lost its disk since, or is another node of that name. If that "
-                "disk is lost for good, the query cannot go on without store=: restart it with a new checkpoint, and remove what is left of "
-                f"the session on the other nodes (udo state release {asked.deployment} {asked.session} --force, then udo state drop on each "
-                "of them)"
+                "disk is lost for good, the query cannot go on without store=: restart it with a new checkpoint, and remove what is left "
+                f"of the session on the other nodes (udo state release {asked.deployment} {asked.session} --force, then udo state drop on "
+                "each of them)"
             )
         force = " --force" if home == self._node else ""
         gone = (
