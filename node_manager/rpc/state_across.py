@@ -24,7 +24,7 @@ from node_manager.deployments.across import Across
 from node_manager.homes import import_number
 from node_manager.rpc.state_service import Parts, Step, group_parts
 from udo_protocol import supervised
-from udo_protocol.errors import Conflict, NodeAway, Unavailable
+from udo_protocol.errors import Conflict, NodeAway, NotFound, StateLost, Unavailable
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.placement import Placement
@@ -47,13 +47,16 @@ class _Pinned:
 
 
 def export_across(across: Across, name: str, session: str, export: Export) -> Parts:
-    """Yield the session's parts, of all nodes. Conflict if groups move, or no moment is found at which no slot makes a checkpoint."""
+    """Yield the session's parts, of all nodes.
+
+    NotFound if no node has it, StateLost if not all do, Conflict if groups move or no moment is found at which no slot makes a checkpoint.
+    """
     for _ in range(_TRIES):
         placed = across.find(name)
         if placed is None or placed.moving is not None:
             raise Conflict(f"key groups of deployment {name!r} are being moved between nodes: try again when that is done")
         with ExitStack() as open_parts:
-            pinned = _all_pinned(placed, export, open_parts)
+            pinned = _all_pinned(placed, session, export, open_parts)
             if _at_one_moment(placed, pinned, export) and across.find(name) == placed:
                 open_parts.pop_all()  # its readers close them
                 yield _header(pinned)
@@ -66,8 +69,23 @@ def export_across(across: Across, name: str, session: str, export: Export) -> Pa
     )
 
 
-def _all_pinned(placed: Placement, export: Export, until: ExitStack) -> list[_Pinned]:
-    return [_pinned(placed, node, export, until) for node in dict.fromkeys(placed.nodes)]
+def _all_pinned(placed: Placement, session: str, export: Export, until: ExitStack) -> list[_Pinned]:
+    """The export of each node, pinned. NotFound if no node has the session, StateLost if one of them does not."""
+    pinned: list[_Pinned] = []
+    without: dict[str, NotFound] = {}
+    for node in dict.fromkeys(placed.nodes):
+        try:
+            pinned.append(_pinned(placed, node, export, until))
+        except NotFound as e:
+            without[node] = e
+    if without and pinned:
+        raise StateLost(
+            f"session {session} has state on node {', '.join(p.node for p in pinned)} and none on node {', '.join(without)}, which has "
+            "slots too: it was dropped there, the node has lost its disk, or the session's first epoch has not ended"
+        )
+    for missing in without.values():
+        raise missing
+    return pinned
 
 
 def _pinned(placed: Placement, node: str, export: Export, until: ExitStack) -> _Pinned:

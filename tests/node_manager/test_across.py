@@ -23,7 +23,7 @@ from tests.support.canaries import Watched
 from tests.support.diffs import Running
 from tests.support.keyed_node import exported
 from tests.support.keyed_slots import again_and_again
-from tests.support.node_commands import udo
+from tests.support.node_commands import told, udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.split_attempt import Job
@@ -101,7 +101,7 @@ def test_while_a_node_is_away_stateless_lanes_go_elsewhere_and_keyed_state_waits
     query.epoch("b")
 
 
-def test_a_node_that_comes_back_without_its_disk_is_noticed_even_in_a_querys_first_epoch(cluster: Nodes) -> None:
+def test_a_node_that_comes_back_without_its_disk_is_noticed_even_in_a_querys_first_epoch(cluster: Nodes, tmp_path: Path) -> None:
     """Nothing else would show the loss: to b's new slot the query is new, and the events of another partition are gone."""
     job = Job(cluster.address("a"), "count", "first", tls=cluster.tls)
     even, odd = {"partition": 0, "partitions": 2}, {"partition": 1, "partitions": 2}
@@ -114,6 +114,11 @@ def test_a_node_that_comes_back_without_its_disk_is_noticed_even_in_a_querys_fir
         with pytest.raises(StateElsewhere, match=lost):
             job.epoch(epoch, [[1, 51, 101]], **odd)
     Query(cluster, "begun since").epoch("c")
+    part = "session first has state on node a and none on node b, which has slots too"
+    assert part in udo(cluster, "state", "export", "count", "first", tmp_path / "first.state", code=4)
+    assert f"session first: not checked, since its state is not whole: {part}" in told(
+        cluster, "push", next_version(tmp_path, 1000), *CHECK
+    )
 
     cluster.client.release("count", "first", force=True)
 
@@ -197,6 +202,7 @@ def test_a_session_is_exported_as_it_is_at_one_moment_while_its_query_goes_on(cl
 
 
 # Reads state of the next version, and of the present one only if it migrates.
+CHECK = ("--check", "count", "--dry-run", "--base", "none")
 NEXT = """
 from udo_runtime import Operator
 class run(Operator):
@@ -220,6 +226,14 @@ b = "int64"
 """
 
 
+def next_version(code: Path, limit: int) -> Path:
+    """Write an operator of the next state version, whose migrate() fails on a count above `limit`."""
+    code.mkdir(exist_ok=True)
+    (code / "operator.toml").write_text(MANIFEST)
+    (code / "op.py").write_text(NEXT.replace("LIMIT", str(limit)))
+    return code
+
+
 def test_the_commands_that_read_and_write_a_whole_session_do_so_on_all_nodes(cluster: Nodes, tmp_path: Path) -> None:
     query, file, code = Query(cluster, "commanded"), tmp_path / "commanded.state", tmp_path / "next"
     query.epoch("b")
@@ -230,12 +244,9 @@ def test_the_commands_that_read_and_write_a_whole_session_do_so_on_all_nodes(clu
     again = Job(cluster.address("c"), "count", "copy", tls=cluster.tls)
     assert again.epoch(2, [keys]) == [query.version * 1000 + query.counts[k] + 1 for k in keys]
 
-    code.mkdir()
-    (code / "operator.toml").write_text(MANIFEST)
-    for most, status in ((1000, 0), (1, 6)):
-        (code / "op.py").write_text(NEXT.replace("LIMIT", str(most)))
-        told = udo(cluster, "push", code, "--check", "count", "--dry-run", "--base", "none", code=status)
-    assert "is too many" in told, "some key of some node has been seen more than once"
+    assert f"session commanded: {len(query.keys)} keys migrate" in told(cluster, "push", next_version(code, 1000), *CHECK)
+    refused = udo(cluster, "push", next_version(code, 1), *CHECK, code=6)
+    assert "is too many" in refused, "some key of some node has been seen more than once"
 
     parts = cluster.daemons["c"].api.export_state("count", "commanded")
     next(parts)

@@ -10,14 +10,14 @@ import msgpack
 
 from udo_cli import remote, sessions, state_file
 from udo_cli.packing import isolated
-from udo_protocol.errors import SchemaError, UsageError
+from udo_protocol.errors import SchemaError, StateLost, UsageError
 from udo_protocol.formats.manifest import Manifest
 
 
 def check(manifest: Manifest, code: Path, dependencies: Path | None, deployment: str, say: Callable[[str], None]) -> int:
     """Migrate a copy of all sessions' states on this node (over nodes: on all), as they are and as they were before their last epoch.
 
-    Returns the number of keys.
+    Returns the number of keys. A session whose state is not whole, so that no query can use it, is named and left out.
 
     SchemaError if the operator does not migrate from the state's version, OperatorError with migrate()'s traceback and the key if it fails.
     """
@@ -28,7 +28,11 @@ def check(manifest: Manifest, code: Path, dependencies: Path | None, deployment:
         if s.last_ended is None:
             continue
         parts = node.export_state(deployment, s.name)
-        header = next(parts).header
+        try:
+            header = next(parts).header
+        except StateLost as e:
+            say(f"session {s.name}: not checked, since its state is not whole: {e}")
+            continue
         if header.state_version == manifest.state_version:
             say(f"session {s.name}: state version {header.state_version}, nothing to migrate")
             continue
