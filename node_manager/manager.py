@@ -23,7 +23,7 @@ from node_manager.control.downtime import Downtime
 from node_manager.control.metering import Meter
 from node_manager.control.monitor import Monitor
 from node_manager.control.neighbours import Neighbours
-from node_manager.control.plant import NodePlant
+from node_manager.control.plant import NodePlant, Sensors
 from node_manager.deployments import adoption
 from node_manager.deployments.across import Across
 from node_manager.deployments.canaries import Canaries
@@ -90,8 +90,8 @@ class Manager:
         self.monitor = Monitor(self.servers, self.driver, self.deployments, self.meter, settings.decide_s)
         names = own_policies.read(settings.policies)
         self.neighbours = Neighbours(self.across)
-        parts = (self.monitor, self.deployments, self.scale_outs, self.moves, self.across, self.servers)
-        self.plant = NodePlant(settings.node, *parts, names, self.neighbours, self.downtime)
+        sensors = Sensors(self.monitor, self.neighbours, self.downtime)
+        self.plant = NodePlant(self._node, sensors, self.deployments, self.scale_outs, self.moves, self.across, names)
         self.controllers = Controllers(self.plant, settings.journals, time.time, settings.decide_s)
         self.monitor.listeners += [self.downtime.look, self.controllers.tick]
         self._lock_fd = -1

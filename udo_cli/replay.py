@@ -15,6 +15,7 @@ from udo_protocol.certificates import Tls
 from udo_protocol.errors import PeerError, UdoError, WaitTimeout, by_code
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import schema_id, to_ipc
+from udo_protocol.limits import OPEN_WAIT_MS
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue.answers import Answers
@@ -78,7 +79,8 @@ class ReplayLane:
     def _open(self, schema: pa.Schema) -> None:
         self._close()
         lane = f"replay.{secrets.token_hex(4)}"
-        reply = self._node.open_lane(self._deployment, lane, input_schema=to_ipc(schema))
+        asked = pb.OpenLaneRequest(deployment=self._deployment, lane=lane, input_schema=to_ipc(schema), wait_ms=OPEN_WAIT_MS)
+        reply = self._node.open_lane(asked)
         slot = reply.slots[0]
         conn = Connection(slot.queue_socket, run_id=slot.run_id, login=Login(slot.user, slot.password), tls=self._tls)
         self._end, self._schema, self._number = LaneEnd(conn, SlotKeys.parse(slot.prefix), lane), schema, 0

@@ -19,17 +19,15 @@ from udo_interface.place import Place, Stamp
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import NodeAway, ProtocolError, ServerLost, SlotsAway, WaitTimeout
 from udo_protocol.formats.schema import from_ipc, to_ipc
-from udo_protocol.limits import KEY_GROUPS, SlotLimits
+from udo_protocol.limits import KEY_GROUPS, OPEN_WAIT_MS, SlotLimits
 from udo_protocol.node.api import connect_node
-from udo_protocol.proto.node_manager_pb2 import SlotAddress
+from udo_protocol.proto.node_manager_pb2 import OpenLaneRequest, SlotAddress
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.lane_end import LaneEnd
 from udo_protocol.queue.route import Route
 
-# An instance that is just being started (first deployment, crash, cold version pin) is worth this wait.
-OPEN_WAIT_MS = 30_000
 # While a node manager is away: ask again after 50, 100 ... 1000 ms.
 AWAY_INCREMENT_US, AWAY_CEILING_US = 50_000, 1_000_000
 # A killed queue server is replaced within a second or so: ask again after 20, 40 ... 500 ms.
@@ -141,21 +139,19 @@ def _gave_up(e: NodeAway, request: Request, waited_s: float) -> NodeAway:
 
 
 def _ask(address: str, request: Request, sent: pa.Schema | None, tls: Tls | None, lane: str) -> Opened:
-    reply = connect_node(address, tls).open_lane(
-        request.deployment,
-        lane,
+    asked = OpenLaneRequest(
+        deployment=request.deployment,
+        lane=lane,
         session=request.session,
         epoch=request.epoch or 0,
         pin_epoch=request.pin_epoch,
         input_schema=b"" if sent is None else to_ipc(sent),
         wait_ms=OPEN_WAIT_MS,
-        run=request.keyed.run if request.keyed else "",
-        call=request.keyed.call if request.keyed else "",
-        plan=request.keyed.plan if request.keyed else 0,
-        key_groups=request.keyed.key_groups if request.keyed else 0,
-        stored=bool(request.keyed and request.keyed.stored),
-        start_empty=bool(request.keyed and request.keyed.start_empty),
     )
+    if (keyed := request.keyed) is not None:
+        asked.run, asked.call, asked.plan, asked.key_groups = keyed.run, keyed.call, keyed.plan, keyed.key_groups
+        asked.stored, asked.start_empty = keyed.stored, keyed.start_empty
+    reply = connect_node(address, tls).open_lane(asked)
     slots, groups = len(reply.slots), reply.groups.slots
     several = slots > 1 and request.keyed is not None
     if not slots or (several and max(groups, default=slots) >= slots):

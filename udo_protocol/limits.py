@@ -18,6 +18,8 @@ MOST_REPLICAS = 5
 # A session's runs are ordered by the numbers of their plans. This many runs of one plan can be told apart: a query restarted from the
 # same DataFrame is another run of its plan. With 2048 the order is exact in Lua and in JSON (below 2^53) until the year 2109.
 RUNS_OF_A_PLAN = 2048
+# A request for a lane waits this long for an instance that is just being started (first deployment, crash, cold version pin).
+OPEN_WAIT_MS = 30_000
 # Frames below this size travel as an argument of the deciding function: one command instead of four (measured: benchmarks latency).
 INLINE_BYTES = 8192
 # SERVER_HANG_S, SERVER_WAIT_S and heartbeat_grace_ms belong together (docs/design/waits.md): a hang shorter than

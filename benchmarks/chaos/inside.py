@@ -81,6 +81,8 @@ def install_move_points(directory):
 
 def lack_fence(directory):
     """An instance emits and checkpoints with the present owner's token, whether or not it is its own."""
+    from dataclasses import replace
+
     import udo_runtime.state.durable as durable
     from udo_runtime.drivers.keyed import KeyedOwner
 
@@ -96,8 +98,8 @@ def lack_fence(directory):
         take_token(self)
         send(self, effect)
 
-    def unfenced_checkpoint(state, keys, token, *rest, **named):
-        return store(state, keys, owner(state, keys), *rest, **named)
+    def unfenced_checkpoint(owned, *rest):
+        return store(replace(owned, token=owner(owned.server, owned.keys)), *rest)
 
     # The loop calls `expected_base` before each read.
     KeyedOwner.expected_base, KeyedOwner.send, durable.store = take_token, unfenced_send, unfenced_checkpoint

@@ -310,7 +310,8 @@ class States:
             tail = stats.emitted + stats.depth_frames
             old = [name for name, (_, run) in checkpoints.cut(state, slot.keys).items() if run != queue.run_id]
             forget: Writes = [["HDEL", slot.keys.cut, *old]] if old else []
-            checkpoints.amend(state, slot.keys, token, [*writes, *forget, ["HSET", slot.keys.cut, session, f"{tail} {queue.run_id}"]])
+            owned = checkpoints.OwnedState(state, slot.keys, token)
+            checkpoints.amend(owned, [*writes, *forget, ["HSET", slot.keys.cut, session, f"{tail} {queue.run_id}"]])
 
         try:
             slot.change_state(work).result(_CHANGE_TIMEOUT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import structlog
@@ -17,13 +17,13 @@ from node_manager.control.controllers import Controlled
 from node_manager.control.downtime import Downtime
 from node_manager.control.monitor import Monitor
 from node_manager.control.neighbours import Neighbours
-from node_manager.control.samples import sample
+from node_manager.control.samples import STATELESS, KeyedFigures, host, sample
 from node_manager.deployments.across import Across
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import CPAL
 from node_manager.deployments.moves import Moves
 from node_manager.deployments.scale_out import ScaleOuts
-from node_manager.servers.embedded import Servers
+from node_manager.slots.loading import NodeParts
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, UsageError
 from udo_protocol.limits import MOST_SLOTS
@@ -36,25 +36,31 @@ _SCALE_WAIT_S = 120.0
 _SLEEP_WAIT_S = 30.0
 
 
+@dataclass(frozen=True)
+class Sensors:
+    """What measures the node and those around it."""
+
+    monitor: Monitor
+    neighbours: Neighbours
+    downtime: Downtime
+
+
 class NodePlant:
     """See the module; implements `controllers.Plant`. `names`: balancing policies of the node's own."""
 
     def __init__(
         self,
-        node: str,
-        monitor: Monitor,
+        node: NodeParts,
+        sensors: Sensors,
         deployments: Deployments,
         scale_outs: ScaleOuts,
         moves: Moves,
         across: Across,
-        servers: Servers,
         names: policies.Names,
-        neighbours: Neighbours,
-        downtime: Downtime,
     ) -> None:
-        self.node, self.cores = node, monitor.cores
-        self._monitor, self._deployments, self._scale_outs, self._across = monitor, deployments, scale_outs, across
-        self._moves, self._servers, self._neighbours, self._downtime = moves, servers, neighbours, downtime
+        self.node, self.cores, self._servers = node.settings.node, sensors.monitor.cores, node.servers
+        self._monitor, self._neighbours, self._downtime = sensors.monitor, sensors.neighbours, sensors.downtime
+        self._deployments, self._scale_outs, self._moves, self._across = deployments, scale_outs, moves, across
         self._own, self._shipped = names.get("balance", {}), policies.shipped()["balance"]
 
     def deployments(self) -> list[Controlled]:
@@ -95,9 +101,9 @@ class NodePlant:
         slots = [(slot.number, self._monitor.rates(name, slot.number)) for slot in own if not slot.asleep]
         room = MOST_SLOTS - len(self._deployments.slots())
         key_groups = wanted.config.key_groups if wanted and wanted.image.manifest.key else 0
-        groups = self._groups(deployment) if key_groups else None
         prepared = deployment.preparation.slots if deployment.preparation else 0
-        seen = sample(at_s, name, slots, self.node, self._monitor.node_use, room, most, groups, key_groups, prepared)
+        keyed = KeyedFigures(key_groups, self._groups(deployment), prepared) if key_groups else STATELESS
+        seen = sample(at_s, name, slots, host(self.node, self._monitor.node_use, room), most, keyed)
         if deployment.config.in_application:
             around = self._neighbours.around(seen.nodes[0])
             seen = replace(seen, nodes=around, downtime_ms=dict(self._downtime.costs_ms(name)))

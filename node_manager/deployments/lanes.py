@@ -44,6 +44,18 @@ class Catalogue(Source, GroupMaps, PlacementMoves, Protocol):
 
 
 @dataclass(frozen=True)
+class QueryRun:
+    """A keyed session's run: its name, the call in the query, the number of its plan. `stored`: the session has a store, so this node may
+    have known runs of it and lost its disk since."""
+
+    session: str
+    run: str
+    call: str
+    plan: int
+    stored: bool
+
+
+@dataclass(frozen=True)
 class Lane:
     """The answer to OpenLane."""
 
@@ -168,14 +180,12 @@ class Lanes:
                 return 0
             return self._homes.require(state, lane.slot.keys, asked)
 
-    def run_order(
-        self, lane: Lane, placed: Placement | None, session: str, run: str, call: str, plan: int, *, stored: bool, wait_s: float
-    ) -> int:
+    def run_order(self, lane: Lane, placed: Placement | None, asked: QueryRun, wait_s: float) -> int:
         """The place of a keyed session's run in the order of its runs; over nodes the first slot of all keeps that order.
 
         Return when that slot's replicas know the run: another node may have to tell it. Unavailable if they do not within `wait_s`.
-        `stored`: the session has a store, so this node may have known runs of it and lost its disk since.
         """
+        session = asked.session
         deadline, slot = time.monotonic() + max(wait_s, _KNOWN_S), lane.slot
         if placed is not None and placed.nodes[0] == self._node.settings.node:
             if len(lane.slots) <= placed.ordinal(0):
@@ -190,9 +200,9 @@ class Lanes:
                 )
 
         with contextlib.closing(self._node.servers.connect("state")) as state:
-            if stored and placed is not None and not checkpoints.has_runs(state, slot.keys, session):
+            if asked.stored and placed is not None and not checkpoints.has_runs(state, slot.keys, session):
                 checkpoints.order_after(state, slot.keys, session, self._new_plan(slot.deployment))
-            order = checkpoints.run_order(state, slot.keys, session, run, call, plan)
+            order = checkpoints.run_order(state, slot.keys, session, asked.run, asked.call, asked.plan)
             if placed is not None and placed.replication is not None:
                 replication.await_held(state, slot.keys, between)
             return order

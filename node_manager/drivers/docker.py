@@ -27,6 +27,7 @@ from node_manager.drivers import docker_operator, users
 from node_manager.drivers.base import Allowance, Capabilities, Handle, Inside, Inspection, OnExit, Spec
 from node_manager.drivers.container import LOST, WatchedContainer, attach, bounds, confined, over_memory, said, update, used
 from node_manager.drivers.docker_images import RUNTIME, DockerImages
+from node_manager.drivers.docker_operator import OperatorContainer
 from node_manager.drivers.process import ProcessDriver
 from node_manager.servers.watchdog import DOCKER, HOME_LABEL
 from node_manager.settings import NodeSettings
@@ -162,7 +163,8 @@ class DockerDriver:
     ) -> list[str]:
         labels = {**self._labels, INSTANCE_LABEL: directory.parent.name}
         image = self._images.runtime if python else self._images.empty() if bare else self._images.commands
-        return docker_operator.command(image, directory, cwd, allowance, f"{self._user}:{self._group}", labels, self._users, nice)
+        user = f"{self._user}:{self._group}"
+        return docker_operator.command(OperatorContainer(image, str(directory), str(cwd), allowance, user, labels, self._users, nice))
 
     def sweep(self, known: Collection[str]) -> None:
         mine: dict[str, str | list[str] | bool] = {"label": f"{HOME_LABEL}={self._home}"}

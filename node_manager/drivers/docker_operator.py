@@ -14,8 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import docker
@@ -40,56 +39,50 @@ _CANNOT_START = 125  # the status of `docker run` when it fails itself
 _SHARED = "UDO_OPERATOR_SHARED"
 
 
-def command(
-    image: str,
-    directory: Path,
-    cwd: Path,
-    allowance: Allowance,
-    user: str,
-    labels: Mapping[str, str],
-    seen: Mapping[str, str],
-    nice: int = 0,
-) -> list[str]:
-    """The command to put in front of the program. `seen`: files, by their place inside.
+@dataclass(frozen=True)
+class OperatorContainer:
+    """The container of an operator's process. Lists of processes show all of it, so it holds no secrets."""
 
-    Lists of processes show all of it, so it holds no secrets."""
-    told = {
-        "path": sys.path,
-        "daemon": {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")},
-        "image": image,
-        "directory": str(directory),
-        "cwd": str(cwd),
-        "allowance": asdict(allowance),
-        "user": user,
-        "seen": dict(seen),
-        "labels": dict(labels),
-        # The weight that the kernel gives to a niceness: a niceness set within a container counts only in there.
-        "more": {"cpu_shares": round(1024 / 1.25**nice)} if nice else {},
-    }
-    return [sys.executable, "-I", "-c", _START, json.dumps(told)]
+    image: str
+    directory: str
+    cwd: str
+    allowance: Allowance
+    user: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    seen: Mapping[str, str] = field(default_factory=dict)  # files, by their place inside
+    nice: int = 0
 
 
-def main(told: dict[str, Any], program: Sequence[str]) -> int:
+def command(container: OperatorContainer) -> list[str]:
+    """The command to put in front of the program."""
+    daemon = {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")}
+    return [sys.executable, "-I", "-c", _START, json.dumps({"path": sys.path, "daemon": daemon, "container": asdict(container)})]
+
+
+def main(told: Mapping[str, Any], program: Sequence[str]) -> int:
     """Run the program, or else the image's own, in its container, to its end; return its exit status."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # this process ends with the engine
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the engine says when to stop
         signal.signal(ignored, signal.SIG_IGN)
-    allowance = Allowance(**told["allowance"])
+    allowance = Allowance(**told["container"].pop("allowance"))
+    its, daemon = OperatorContainer(**told["container"], allowance=allowance), told["daemon"]
+    # The weight that the kernel gives to a niceness: a niceness set within a container counts only in there.
+    yielding: dict[str, Any] = {"cpu_shares": round(1024 / 1.25**its.nice)} if its.nice else {}
     its_own: dict[str, Any] = {"entrypoint": list(program), "command": []} if program else {}
     try:
-        container = docker.from_env(environment=told["daemon"]).containers.create(
-            told["image"],
+        container = docker.from_env(environment=daemon).containers.create(
+            its.image,
             **its_own,
             # PATH is the image's own.
             environment={name: value for name, value in os.environ.items() if name not in ("PATH", _SHARED)},
-            working_dir=told["cwd"],
-            labels=told["labels"],
-            mounts=[Mount(inside, path, type="bind", read_only=True) for inside, path in ((told["directory"],) * 2, *told["seen"].items())],
+            working_dir=its.cwd,
+            labels=dict(its.labels),
+            mounts=[Mount(inside, path, type="bind", read_only=True) for inside, path in ((its.directory,) * 2, *its.seen.items())],
             log_config=LogConfig(type=LogConfig.types.NONE),
-            **confined(allowance, told["user"]),
-            **told["more"],
+            **confined(allowance, its.user),
+            **yielding,
         )
-        with _removed_at_the_end(told["daemon"], str(container.id)):
+        with _removed_at_the_end(daemon, str(container.id)):
             output = attach(container)
             container.start()
             for _, chunk in frames_iter(output, tty=False):  # type: ignore[no-untyped-call]
@@ -100,7 +93,7 @@ def main(told: dict[str, Any], program: Sequence[str]) -> int:
                 print(over_memory(allowance.memory_bytes), flush=True)
             return status
     except (APIError, ImageNotFound, DockerException, *LOST) as e:
-        print(f"the operator's container cannot be run from {told['image']}: {said(e)}", flush=True)
+        print(f"the operator's container cannot be run from {its.image}: {said(e)}", flush=True)
         return _CANNOT_START
 
 

@@ -75,9 +75,7 @@ def own(directory: Path) -> Path:
     return made
 
 
-def placed(
-    image: OperatorImage, directory: Path, inside: Inside, driver: Driver, sockets: Path, base: Path, allowance: Allowance, nice: int
-) -> dict[str, Any]:
+def placed(image: OperatorImage, directory: Path, inside: Inside, driver: Driver, sockets: Path, base: Path, nice: int) -> dict[str, Any]:
     """As `launch`, with the operator's code put into its directory. `inside`: as the engine sees it; `base`: the node's runtime base;
     `nice`: the niceness of an operator that is only compared."""
     instance_files.place(image, directory)
@@ -89,5 +87,5 @@ def placed(
         python = Python("python3" if alone.runtime else sys.executable, [code, dependencies, alone.runtime or str(base)])
     cwd = Path(code) if python is None else seen
     bare = python is None and "/" in manifest.command[0] and linking.static(image.code / manifest.command[0])
-    box = driver.operator_box(seen, cwd, allowance, python=python is not None, bare=bare, nice=nice)
+    box = driver.operator_box(seen, cwd, Allowance.of(manifest), python=python is not None, bare=bare, nice=nice)
     return launch(manifest, code, str(seen), box, alone, python)

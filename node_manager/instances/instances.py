@@ -178,7 +178,7 @@ class Instances:
         command = None
         if manifest.own_process:  # after the files, none of which may be written through a link to the image
             nice = mirror.nice if mirror else 0
-            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, self._base.absolute(), allowance, nice)
+            command = commands.placed(image, own, inside, self.driver, self._settings.sockets, self._base.absolute(), nice)
             command["answer_timeout_s"] = config.answer_timeout_s(manifest)
         # A cold start has these paths already, in front of the runtime; an engine's operator is another process.
         path = self._place(instance, image, inside) if instance.kind == WARM else []

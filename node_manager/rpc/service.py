@@ -17,7 +17,7 @@ from node_manager.admin import logs, recording
 from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
 from node_manager.config import DeploymentConfig, InstanceConfig
-from node_manager.deployments.lanes import Lane, require_groups
+from node_manager.deployments.lanes import Lane, QueryRun, require_groups
 from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
@@ -138,8 +138,8 @@ class NodeService(rpc.NodeManagerServicer):
         version = lanes.require_home(lane, SessionRequest(base, request.session, request.epoch, request.stored, request.start_empty))
         if request.run_elsewhere:
             return 0, version
-        known = (request.session, request.run, request.call, request.plan)
-        return lanes.run_order(lane, placed, *known, stored=request.stored, wait_s=request.wait_ms / 1000), version
+        run = QueryRun(request.session, request.run, request.call, request.plan, request.stored)
+        return lanes.run_order(lane, placed, run, request.wait_ms / 1000), version
 
     def _address(self, keys: SlotKeys, run_id: str, route: int) -> pb.SlotAddress:
         """The address of a slot for a lane, and the lane's login."""

@@ -16,7 +16,7 @@ from registry.console import signing_in
 from registry.console.framing import page, routes, to
 from registry.domain import application_lines, applications, audit, catalogue, deployments, group_maps, history, nodes, updates
 from registry.domain.canaries import CanaryBody
-from registry.http.starting import promote, start
+from registry.http.starting import TIMEOUT_S, promote, start
 from registry.http.web import number, services
 from udo_protocol.errors import UsageError
 from udo_protocol.lifecycle import UPDATE_OPEN
@@ -56,7 +56,8 @@ def begin(name: str, action: str) -> Response:
     version = request.form.get("version") or None
     if action == "update" and version is None:
         raise UsageError("update: expected the version to go to")
-    return to("update", update_id=start(by, name, action, version, canary=_canary() if action == "update" else None))
+    wish = updates.WantedUpdate(name, action, version, TIMEOUT_S, _canary() if action == "update" else None)
+    return to("update", update_id=start(by, wish))
 
 
 def _canary() -> dict[str, Any] | None:

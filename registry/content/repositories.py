@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,20 @@ def resolve(session: Session, repository: str, ref: str) -> StoredManifest:
     raise ManifestUnknown(f"repository {repository!r} has no manifest {ref!r:.150}{catalogue.near(ref, known)}")
 
 
-def put(
-    session: Session,
-    blobs: Blobs,
-    caller: Caller,
-    repository: str,
-    ref: str,
-    body: bytes,
-    image: ImageManifest,
-    trusted: Path | None = None,
-) -> str:
-    """Store a manifest under a tag or its digest. Returns its digest. A labelled image under a tag becomes an operator version, with
-    `trusted` keys only if one of them has signed it."""
+@dataclass(frozen=True)
+class PushedManifest:
+    """A manifest as it was pushed under a tag or its digest, and what it says."""
+
+    repository: str
+    ref: str
+    body: bytes
+    image: ImageManifest
+
+
+def put(session: Session, blobs: Blobs, caller: Caller, pushed: PushedManifest, trusted: Path | None = None) -> str:
+    """Store a manifest; returns its digest. A labelled image under a tag becomes an operator version, with `trusted` keys only if one of
+    them has signed it."""
+    repository, ref, body, image = pushed.repository, pushed.ref, pushed.body, pushed.image
     tag = None if ":" in ref else _tag(ref)
     digest = digest_of(body, "sha256" if tag else check_digest(ref).partition(":")[0])
     if not tag and digest != ref:

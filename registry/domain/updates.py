@@ -7,6 +7,7 @@ Before `promoting` the old version is wanted and serves; the commit that enters 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, func, select
@@ -91,23 +92,25 @@ def target(session: Session, deployment: Deployment, action: str, ref: str | Non
     return new, f"calls built for @{deployment.version.version} will not fit: {'; '.join(problems)}" if problems else ""
 
 
-def start(
-    session: Session,
-    caller: Caller,
-    name: str,
-    action: str,
-    ref: str | None,
-    there: Presence,
-    timeout_s: float,
-    canary: dict[str, Any] | None = None,
-    change: ConfigBody | None = None,
-) -> Update:
-    """Begin an update, maybe with a canary (CanaryBody), on the live nodes; nodes that are away are recorded in it as `gone`.
+@dataclass(frozen=True)
+class WantedUpdate:
+    """An update that is asked for: to a version or digest (None: the newest, or of a rollback the former one), maybe with other variables,
+    secrets or files, and with a canary (CanaryBody)."""
 
-    With `change` it goes to other variables, secrets or files, of the same version or another one.
+    deployment: str
+    action: str  # update or rollback
+    ref: str | None
+    timeout_s: float
+    canary: dict[str, Any] | None = None
+    config: ConfigBody | None = None
+
+
+def start(session: Session, caller: Caller, wish: WantedUpdate, there: Presence) -> Update:
+    """Begin an update on the live nodes; nodes that are away are recorded in it as `gone`.
 
     Conflict if no node is live, or another update runs; but a rollback during a canary ends that canary.
     """
+    name, action, ref, canary = wish.deployment, wish.action, wish.ref, wish.canary
     deployment = deployments.find(session, name)
     if running := session.scalar(select(Update).where(Update.deployment == name, Update.state.in_(UPDATE_OPEN))):
         if action == "rollback" and running.state == "canary" and ref in (None, running.from_version, running.from_digest):
@@ -124,7 +127,7 @@ def start(
             f"no node is live, so no node could check or serve {old.name}@{new.version}: {name!r} stays at @{old.version}. Nodes known: "
             f"{there.named() or 'none'}. Start one (udo up, udo node), then try again; see: udo status"
         )
-    config = configuration.changed(deployment, change)
+    config = configuration.changed(deployment, wish.config)
     moves = new.digest != old.digest or config is not None
     if canary:
         canaries.require_canary(deployment, new, canary, moves=moves)
@@ -141,8 +144,8 @@ def start(
         state="requested",
         detail="",
         started_at=caller.now,
-        deadline_at=caller.now + timeout_s,
-        timeout_s=timeout_s,
+        deadline_at=caller.now + wish.timeout_s,
+        timeout_s=wish.timeout_s,
         config=config,
         canary=canary and {**canary, "since": None},
     )
@@ -153,7 +156,7 @@ def start(
     session.add_all(Participant(update_id=update.id, node=n, state="gone") for n in there.away if nodes)
     route = f"{old.name}@{old.version} -> @{new.version} on {len(nodes)} node(s)"
     if config is not None:
-        route += f", {configuration.told(change)}"
+        route += f", {configuration.told(wish.config)}"
     if nodes and there.away:
         route += f", not on {there.named()}"
     noted = f"{route}, update {update.id}"

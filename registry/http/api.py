@@ -181,7 +181,7 @@ def start_update(name: str, action: str) -> Response:
     if action == "rollback" and wish.config is not None:
         raise UsageError("rollback: variables, secrets and files stay as they are; change them by an update")
     canary = wish.canary.model_dump() if wish.canary else None
-    return _followed(start(by, name, action, wish.version, wish.timeout_s, canary, wish.config))
+    return _followed(start(by, updates.WantedUpdate(name, action, wish.version, wish.timeout_s, canary, wish.config)))
 
 
 @routes.post("/deployments/<name>/promote")

@@ -107,8 +107,9 @@ def put_manifest(name: str, ref: str) -> Response:
     request.max_content_length = s.config.manifest_bytes
     document = request.get_data()
     image = images.read(document, request.content_type or "")
+    pushed = repositories.PushedManifest(name, ref, document, image)
     with s.store.write(durable=True) as session:
-        digest = repositories.put(session, s.blobs, caller(), name, ref, document, image, s.config.trusted_keys)
+        digest = repositories.put(session, s.blobs, caller(), pushed, s.config.trusted_keys)
     response = _created(url_for("oci.get_manifest", name=name, ref=digest), digest)
     if image.subject:
         response.headers["OCI-Subject"] = image.subject

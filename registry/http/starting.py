@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from registry.domain import audit, updates
 from registry.domain.audit import Caller
-from registry.domain.configuration import ConfigBody
+from registry.domain.updates import WantedUpdate
 from registry.http.web import services
 from registry.store.models import Update
 from udo_protocol.errors import UsageError
@@ -18,20 +17,10 @@ from udo_protocol.errors import UsageError
 TIMEOUT_S = 120.0
 
 
-def start(
-    by: Caller,
-    name: str,
-    action: str,
-    version: str | None,
-    timeout_s: float = TIMEOUT_S,
-    canary: dict[str, Any] | None = None,
-    config: ConfigBody | None = None,
-) -> str:
+def start(by: Caller, wish: WantedUpdate) -> str:
     """Start an update; returns its id. A refused one is in the audit trail, too."""
     s = services()
-    return _begun(
-        by, name, action, lambda session: updates.start(session, by, name, action, version, s.presumed(session), timeout_s, canary, config)
-    )
+    return _begun(by, wish.deployment, wish.action, lambda session: updates.start(session, by, wish, s.presumed(session)))
 
 
 def promote(by: Caller, name: str) -> str:

@@ -26,6 +26,7 @@ from node_manager.settings import NodeSettings
 from tests.conftest import bound, require, wait_until
 from tests.support import forked
 from tests.support.forked import Forked
+from tests.support.lanes import opened
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError, Unavailable
 from udo_protocol.formats.manifest import Manifest
@@ -82,7 +83,7 @@ class Lane:
     """A caller of a deployment: pushes batches of one column `a`, collects answers."""
 
     def __init__(self, node: NodeClient, deployment: str, lane: str = "test", tls: Tls | None = None, **options: Any) -> None:
-        reply = node.open_lane(deployment, lane, **options)
+        reply = opened(node, deployment, lane, **options)
         self.reply = reply
         self.input = from_ipc(reply.input_schema)
         slot = reply.slots[0]

@@ -231,7 +231,7 @@ def test_an_instance_and_a_lane_do_all_that_the_protocol_asks_of_them(node: Node
     durable = node.connect("i1", "state")
     writes = [("HSET", f"{MINE}m:s", 1, b"m"), ("SET", f"{MINE}g:s:1", b"g"), ("RPUSH", f"{MINE}d:s:1", b"d")]
     covers = checkpoints.Checkpoint(2, queue.run_id, [("l1", b"a")])
-    assert checkpoints.checkpoint(durable, MINE, token, covers, 2, writes) is slot_reader.Emit.STORED
+    assert checkpoints.checkpoint(checkpoints.OwnedState(durable, MINE, token), covers, 2, writes) is slot_reader.Emit.STORED
     assert checkpoints.load_checkpoint(durable, MINE).seq == 2
     lane.close()
 

@@ -17,6 +17,7 @@ from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import start
 from tests.support.canaries import TWO, Watched
 from tests.support.cluster import Cluster
+from tests.support.lanes import opened
 from tests.support.selection import long
 from udo_interface import connect
 from udo_protocol.errors import Conflict
@@ -44,10 +45,10 @@ def test_ten_percent_means_each_tenth_lane_and_pinned_ones_do_not_count(two: Clu
 
     served = []
     for n in range(30):
-        reply = two.node.api.open_lane("d", f"l{n}")
+        reply = opened(two.node.api, "d", f"l{n}")
         served.append(reply.version)
         if n % 7 == 0:
-            assert two.node.api.open_lane("d@1", f"p{n}").version == "1"
+            assert opened(two.node.api, "d@1", f"p{n}").version == "1"
 
     assert [i + 1 for i, v in enumerate(served) if v == "2"] == [10, 20, 30]
     shown = [s for s in two.node.api.status().slots if s.canary]

@@ -13,6 +13,7 @@ import pytest
 from node_manager.servers import access
 from tests.conftest import bound
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.support.lanes import opened
 from udo_protocol.errors import Conflict, NotFound, OperatorError, SchemaError
 from udo_protocol.formats.schema import parse_schema, to_ipc
 
@@ -54,7 +55,7 @@ def test_an_unknown_deployment_names_the_near_ones(daemon: Daemon) -> None:
     daemon.deploy(add(1), name="fraud")
 
     with pytest.raises(NotFound, match="did you mean: fraud"):
-        daemon.api.open_lane("frau", "l")
+        opened(daemon.api, "frau", "l")
 
 
 @pytest.mark.long
@@ -62,7 +63,7 @@ def test_events_that_do_not_fit_are_refused_when_the_lane_opens(daemon: Daemon) 
     daemon.deploy(add(1))
 
     with pytest.raises(SchemaError, match="column 'a': expected int64, got string"):
-        daemon.api.open_lane("d", "l", input_schema=to_ipc(parse_schema({"a": "string"})))
+        opened(daemon.api, "d", "l", input_schema=to_ipc(parse_schema({"a": "string"})))
 
 
 def test_environment_secrets_and_files_reach_the_operator_and_secrets_nobody_else(daemon: Daemon, lane: Open) -> None:
@@ -117,7 +118,7 @@ def test_an_undeployed_operator_is_gone_with_all_its_keys(daemon: Daemon, lane: 
         assert queue.call("KEYS", "udo:d:*") == []
     assert not daemon.api.status().slots
     with pytest.raises(NotFound):
-        daemon.api.open_lane("d", "l")
+        opened(daemon.api, "d", "l")
 
 
 def test_an_operator_for_another_python_is_refused_by_name(daemon: Daemon) -> None:

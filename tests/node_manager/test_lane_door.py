@@ -18,6 +18,7 @@ from node_manager.rpc.lane_door import PATH, REQUEST_BYTES, SOCKET_NAME, LaneDoo
 from node_manager.rpc.service import NodeService
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import add, put_image
+from tests.support.lanes import opened
 from udo_protocol import supervised
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
@@ -70,7 +71,7 @@ def test_a_lane_is_opened_as_by_grpc(ask: Ask, api: NodeClient, manager: Manager
     status, told = ask({"deployment": name, "lane": "by-http", "wait_ms": 30_000, "epoch": 3})
     assert status == 200
     reply = json_format.ParseDict(told, pb.OpenLaneReply())
-    assert reply == api.open_lane(name, "by-grpc", epoch=3)
+    assert reply == opened(api, name, "by-grpc", epoch=3)
     assert reply.slots[0].password and reply.window_frames > 0
 
 

@@ -20,6 +20,7 @@ from tests.registry.conftest import FakeNode, start
 from tests.support.attempt import Attempt
 from tests.support.cluster import Cluster
 from tests.support.keyed_node import COUNT, KEYED
+from tests.support.lanes import opened
 from tests.support.migrated import MIGRATED
 from tests.support.selection import long
 from udo_protocol.errors import Conflict, NodeAway, NotFound, SchemaError
@@ -201,7 +202,7 @@ def test_a_deployment_removed_at_the_registry_is_removed_from_the_node_and_a_loc
 
     wait_until(gone, 20, "undeploy")
     with pytest.raises(NotFound):
-        cluster.node.api.open_lane("d", "l")
+        opened(cluster.node.api, "d", "l")
 
 
 @pytest.mark.long
@@ -248,13 +249,13 @@ def test_a_second_node_of_a_name_takes_no_part_and_is_told_of_the_first_and_one_
         wait_until(lambda: said in second.log(), 30, "the refusal of its heartbeat, with both addresses")
         assert not second.api.status().slots
         with pytest.raises(NodeAway, match="not told yet by its registry what it is to serve: a node named .* is there already"):
-            second.api.open_lane("d", "too early", wait_ms=0)
+            opened(second.api, "d", "too early", wait_ms=0)
         assert [n["address"] for n in cluster.client.nodes()] == [f"{first}/node.sock"]
         assert second.stop() == 0
         assert [n["live"] for n in cluster.client.nodes()] == [True] and cluster.lane().ask(1) == 2
         second.start("--registry", cluster.registry.url, "--token-file", str(cluster.data / "token"))
         cluster.stop_dead()  # for good: its name is free once it counts as away
-        assert second.api.open_lane("d", "a task that waits", wait_ms=60_000).version == "1"
+        assert opened(second.api, "d", "a task that waits", wait_ms=60_000).version == "1"
         wait_until(lambda: cluster.state() == ("answering", "1") and bool(second.api.status().slots), 60, "the second to take over")
         assert second.stop() == 0
     finally:
@@ -282,12 +283,12 @@ def test_an_operator_whose_files_are_lost_on_the_node_comes_back_after_a_crash_a
 
 def test_an_epoch_is_bound_by_the_registry(cluster: Cluster) -> None:
     cluster.deploy(add(1))
-    first = cluster.node.api.open_lane("d", "a", session="s", epoch=1, pin_epoch=True)
+    first = opened(cluster.node.api, "d", "a", session="s", epoch=1, pin_epoch=True)
     cluster.push("2", add(100))
     list(cluster.client.update("d", "2"))
 
-    again = cluster.node.api.open_lane("d", "b", session="s", epoch=1, pin_epoch=True)
-    later = cluster.node.api.open_lane("d", "c", session="s", epoch=2, pin_epoch=True)
+    again = opened(cluster.node.api, "d", "b", session="s", epoch=1, pin_epoch=True)
+    later = opened(cluster.node.api, "d", "c", session="s", epoch=2, pin_epoch=True)
 
     assert (first.version, again.version, later.version) == ("1", "1", "2")
 

@@ -23,6 +23,7 @@ from node_manager.servers.access import connect
 from tests.conftest import bound, wait_until
 from tests.support.canaries import Watched
 from tests.support.keyed_node import exported
+from tests.support.lanes import opened
 from tests.support.node_commands import udo
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes
@@ -244,7 +245,7 @@ def test_with_no_holder_left_the_loss_is_reported_and_nothing_begins_anew(cluste
 
     def refused() -> bool:
         try:
-            cluster.daemons[third].api.open_lane("count", "looks", session="nobody", wait_ms=0, run="r1", call="c", plan=1)
+            opened(cluster.daemons[third].api, "count", "looks", session="nobody", wait_ms=0, run="r1", call="c", plan=1)
         except Unavailable as e:
             return "lost the disk" in str(e)
         pytest.fail("a lane was opened in a slot that nobody holds")

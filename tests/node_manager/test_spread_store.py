@@ -23,6 +23,7 @@ from node_manager.deployments.move_steps import Progress
 from node_manager.deployments.taking import RemoteTaker
 from node_manager.servers import access
 from tests.conftest import wait_until
+from tests.support.lanes import opened
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.seeds import seeds
@@ -101,7 +102,7 @@ def test_with_replicas_too_a_query_with_a_store_goes_on_and_when_all_are_lost_on
 
         def refused() -> bool:
             with pytest.raises(UdoError) as e:
-                made.daemons["b"].api.open_lane("count", "looks", session="looks")
+                opened(made.daemons["b"].api, "count", "looks", session="looks")
             return "has lost the disk with its state" in str(e.value) and "a query with store= goes on from its store" in str(e.value)
 
         wait_until(refused, 60, "the loss to be told")

@@ -26,6 +26,7 @@ from node_manager.servers.tls_relay import TlsRelay
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
 from tests.support.certificates import replace, require_relay, signed
+from tests.support.lanes import opened
 from udo_protocol import supervised
 from udo_protocol.certificates import Tls, client_context
 from udo_protocol.errors import NodeAway, ServerLost, UdoError, Unauthorized, Untrusted, UsageError
@@ -131,7 +132,7 @@ def test_a_node_that_dies_in_a_handshake_is_away_and_not_distrusted(tmp_path: Pa
         pool.submit(dies)
         try:
             with pytest.raises(NodeAway, match="onnection reset"):
-                connect_node(f"https://127.0.0.1:{listener.getsockname()[1]}", mine).open_lane("d", "x", wait_ms=1000)
+                opened(connect_node(f"https://127.0.0.1:{listener.getsockname()[1]}", mine), "d", "x", wait_ms=1000)
         finally:
             listener.shutdown(socket.SHUT_RDWR)
 
@@ -144,7 +145,7 @@ def test_who_shows_no_certificate_of_the_authority_reaches_neither_node_manager_
         signed(node.authority, "late", expired=True),
     ):
         with pytest.raises((Untrusted, NodeAway)):
-            node.client(bad).open_lane("d", "x", wait_ms=1000)
+            opened(node.client(bad), "d", "x", wait_ms=1000)
         with pytest.raises(Untrusted):
             Connection(queue, tls=bad)
     with pytest.raises(UsageError, match="needs certificates"):
@@ -233,7 +234,7 @@ def test_new_certificates_are_taken_without_a_restart_and_open_connections_stay(
     both = "node manager and relay to show their new certificates, and to accept those of the new authority"
     wait_until(lambda: node.answers(renewed), 30, both)
     with pytest.raises((Untrusted, NodeAway)):
-        node.client(former).open_lane("d", "x", wait_ms=1000)
+        opened(node.client(former), "d", "x", wait_ms=1000)
     with pytest.raises(Untrusted):
         Connection(before.reply.slots[0].queue_socket, tls=former)
     assert before.ask(2) == 3

@@ -252,7 +252,8 @@ class SlotMachine(RuleBasedStateMachine):
 
     def write(self, instance: Instance, emitted: int) -> slot_reader.Emit:
         covers = checkpoints.Checkpoint(instance.cursor - 1)
-        return checkpoints.checkpoint(self.state, P, instance.token, covers, emitted, [("SET", f"{P}g:count", instance.count)])
+        owned = checkpoints.OwnedState(self.state, P, instance.token)
+        return checkpoints.checkpoint(owned, covers, emitted, [("SET", f"{P}g:count", instance.count)])
 
     @rule(choice=st.integers(0, 3), hold=st.booleans())
     def pin(self, choice: int, hold: bool) -> None:

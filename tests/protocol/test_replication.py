@@ -18,7 +18,7 @@ from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import next_token, promote
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import checkpoints, pieces, replica_copies, replication, rewinding
-from udo_protocol.state.checkpoints import Checkpoint
+from udo_protocol.state.checkpoints import Checkpoint, OwnedState
 from udo_protocol.state.pieces import PiecePlace
 from udo_protocol.state.replication import START, LoggedWrites
 
@@ -43,7 +43,7 @@ class Replicated:
             if held is not None:
                 replication.await_held(self.state, A, held)
 
-        assert checkpoints.checkpoint(self.state, A, self.token, Checkpoint(), 0, writes, replicated=replicated) is Emit.STORED
+        assert checkpoints.checkpoint(OwnedState(self.state, A, self.token), Checkpoint(), 0, writes, replicated=replicated) is Emit.STORED
 
     def write(self, session: str, group: int, value: bytes, *, anew: bool) -> list[list[Arg]]:
         """The writes for a change to a group, or for a new base."""
@@ -274,9 +274,8 @@ def test_what_replicas_would_stop_at_is_written_by_nobody_and_what_is_of_the_nod
         with pytest.raises(ProtocolError, match="is no write of a slot's owner"):
             replication.write(it.state, A, [("SET", key, 1)])
     copied(it.state)
-    checkpoints.amend(
-        it.state, A, it.token, [["HDEL", f"{A}homes", "q"], ["HSET", f"{A}cut", "q", "1 run"], *it.write("q", 1, b"1", anew=True)]
-    )
+    writes = [["HDEL", f"{A}homes", "q"], ["HSET", f"{A}cut", "q", "1 run"], *it.write("q", 1, b"1", anew=True)]
+    checkpoints.amend(OwnedState(it.state, A, it.token), writes)
     follow(it.state)
     assert whole(it.state, B) == whole(it.state, A)
     assert it.state.call("EXISTS", f"{B}homes", f"{B}cut") == 0

@@ -109,18 +109,19 @@ def test_checkpoint_and_trim_stay_behind_emitted(servers: Servers) -> None:
     for n in (1, 2):
         lane.push(n, n - 1, data("l", n))
     instance.emit(1, answer(instance.read(1))[:1], trim=False)
-    assert checkpoints.checkpoint(state, P, instance.token, checkpoints.Checkpoint(2), 1, []) is slot_reader.Emit.AHEAD
+    owned = checkpoints.OwnedState(state, P, instance.token)
+    assert checkpoints.checkpoint(owned, checkpoints.Checkpoint(2), 1, []) is slot_reader.Emit.AHEAD
     assert instance.trim(2) is slot_reader.Emit.AHEAD
     riding = checkpoints.Checkpoint(2, "run", [("l", b"answer")])
-    assert checkpoints.checkpoint(state, P, instance.token, riding, 1, [("HSET", f"{P}m:s", 0, b"v")]) is slot_reader.Emit.STORED
+    assert checkpoints.checkpoint(owned, riding, 1, [("HSET", f"{P}m:s", 0, b"v")]) is slot_reader.Emit.STORED
     assert checkpoints.load_checkpoint(state, P) == riding
-    assert checkpoints.checkpoint(state, P, instance.token, checkpoints.Checkpoint(1, "run"), 1, []) is slot_reader.Emit.STORED
+    assert checkpoints.checkpoint(owned, checkpoints.Checkpoint(1, "run"), 1, []) is slot_reader.Emit.STORED
     assert checkpoints.load_checkpoint(state, P) == checkpoints.Checkpoint(1, "run", [])
     assert instance.trim(1) is slot_reader.Emit.TRIMMED
     assert instance.read(1).first == 2
     owner(servers)
     with pytest.raises(Fenced):
-        checkpoints.checkpoint(state, P, instance.token, checkpoints.Checkpoint(1), 1, [])
+        checkpoints.checkpoint(owned, checkpoints.Checkpoint(1), 1, [])
 
 
 def test_a_pin_holds_the_trim_until_it_is_released(servers: Servers) -> None:

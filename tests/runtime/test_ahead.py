@@ -15,6 +15,7 @@ from tests.support.attempt import GROUPS, group_of
 from tests.support.counters import Start, an_attempt, counter
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving
+from udo_protocol.state.checkpoints import OwnedState
 from udo_protocol.state.group_map import SlotGroups
 
 OTHER = SlotKeys("t", 1000)
@@ -50,7 +51,7 @@ def test_at_the_move_only_the_changes_since_are_read_and_the_state_is_the_same(s
 
     def read(ahead: AheadOfMove | None) -> tuple[dict[int, Group], int]:
         sent: Callable[[], int] = lambda: int(re.search(rb"total_net_output_bytes:(\d+)", conn.call("INFO", "stats"))[1])  # type: ignore[index]  # noqa: E731
-        durable, before = Durable(servers.state(), OTHER, 1, "run"), sent()
+        durable, before = Durable(OwnedState(servers.state(), OTHER, 1), "run"), sent()
         record, groups = durable.adopted(moving.adopted(2), ["q"], ahead)["q"]
         assert record["last_ended"] == 3
         return dict(groups), sent() - before

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.conftest import bound
+from tests.support.lanes import opened
 from udo_protocol.errors import UdoError
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc, schema_id, to_ipc
 from udo_protocol.node.api import NodeClient
@@ -63,7 +64,7 @@ class Attempt:
     ) -> Attempt:
         """Begin an attempt as a task does: the node names the slot, where the lane is opened. `job`: it is part of a batch job."""
         name = f"{session}.{run}.{epoch}.{attempt}"
-        reply = node.open_lane(deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]
+        reply = opened(node, deployment, name, session=session, epoch=epoch, run=run, call="c", **asked)  # type: ignore[arg-type]
         slot, label = reply.slots[0], Label(run=reply.run, epoch=epoch, attempt=attempt)
         conn = Connection(slot.queue_socket, login=Login(slot.user, slot.password))
         lane = LaneEnd(conn, SlotKeys.parse(slot.prefix), name)

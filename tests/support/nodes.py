@@ -15,6 +15,7 @@ from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.registry.conftest import Running, image, start
 from tests.support.certificates import require_relay, signed
+from tests.support.lanes import opened
 from udo_protocol.errors import UdoError
 from udo_protocol.registry.api import Registry
 
@@ -67,7 +68,7 @@ class Nodes:
     def offers(self, node: str, deployment: str) -> bool:
         """Whether this node answers a task with slots of a keyed deployment."""
         with contextlib.suppress(UdoError):
-            return bool(self.daemons[node].api.open_lane(deployment, "looks", session="looks").slots)
+            return bool(opened(self.daemons[node].api, deployment, "looks", session="looks").slots)
         return False
 
     def address(self, name: str) -> str:

@@ -11,7 +11,7 @@ from elasticity.scaling.model import Sample
 from elasticity.scaling.modes import AUTO, Elasticity
 from node_manager.control.controllers import Controlled
 from node_manager.control.looks import SlotLook, rates
-from node_manager.control.samples import sample
+from node_manager.control.samples import host, sample
 from udo_protocol.errors import OperatorError
 
 # The answers per second of a slot that is always busy, with one event in each frame.
@@ -56,7 +56,7 @@ class SimulatedPlant:
 
     def sample(self, name: str, at_s: float, most: int) -> Sample:
         seen = [(number, rates(list(one.looks), WINDOW_S)) for number, one in enumerate(self.slots)]
-        return sample(at_s, name, seen, self.node, 0.5, 10, most)
+        return sample(at_s, name, seen, host(self.node, 0.5, 10), most)
 
     def move(self, name: str, groups: Sequence[tuple[int, str]]) -> None:
         raise OperatorError("it keeps no state")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import bound, wait_until
+from tests.support.lanes import opened
 from udo_interface import connect
 from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
@@ -370,4 +371,4 @@ def test_the_collector_of_a_deployment_that_polls_is_told_to_poll_as_well(platfo
     name = platform.operator()
     platform.api.undeploy(name, drop_state=True)
     platform.deploy(name, limits={"backoff_ceiling_us": 500})
-    assert connect_node(platform.node).open_lane(name, "polls").backoff_ceiling_us == 500
+    assert opened(connect_node(platform.node), name, "polls").backoff_ceiling_us == 500

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tests.conftest import bound, require
+from tests.support.lanes import opened
 from udo_interface import jar, jvm_path, settings, udo
 from udo_protocol.errors import Unavailable, UsageError
 from udo_protocol.node.api import connect_node
@@ -287,7 +288,7 @@ def test_the_plan_and_what_spark_logs_of_it_hold_no_password(
     name = platform.operator()
     df = udo(name, path="jvm")(spark.range(0, 10, 1, 1))
     df.collect()
-    queue = connect_node(platform.node).open_lane(name, "looking").slots[0]
+    queue = opened(connect_node(platform.node), name, "looking").slots[0]
     assert len(queue.password) >= 16
     told = [plan(df), df._jdf.queryExecution().executedPlan().toJSON(), df._jdf.queryExecution().logical().treeString()]
     store = spark._jsparkSession.sharedState().statusStore().executionsList()

@@ -129,6 +129,7 @@ def _in_docker(reference: str) -> Starting:
         if not (config.get("Entrypoint") or config.get("Cmd")):
             raise UsageError(f"{reference} has neither ENTRYPOINT nor CMD: nothing would speak the operator protocol")
     from node_manager.drivers import docker_operator
+    from node_manager.drivers.docker_operator import OperatorContainer
 
     user, group = os.getuid() or _UNPRIVILEGED, os.getgid() or _UNPRIVILEGED
 
@@ -136,7 +137,7 @@ def _in_docker(reference: str) -> Starting:
         if os.getuid() != user:
             os.chown(directory, user, group)
         allowance = Allowance.of(Manifest(name="conformance", version="1", input={"n": "int64"}, output={"n": "int64"}))
-        argv = docker_operator.command(reference, Path(directory), Path(directory), allowance, f"{user}:{group}", {}, {})
+        argv = docker_operator.command(OperatorContainer(reference, directory, directory, allowance, f"{user}:{group}"))
         return Launch(tuple(argv), directory, directory, {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", **env})
 
     return start

@@ -148,40 +148,9 @@ class NodeClient:
         """The answer, or answers, to a method by name, for a node manager that passes on a call."""
         return (self._stream if streamed else self._call)(method, request, timeout_s)
 
-    def open_lane(
-        self,
-        deployment: str,
-        lane: str,
-        *,
-        session: str = "",
-        epoch: int = 0,
-        pin_epoch: bool = False,
-        input_schema: bytes = b"",
-        wait_ms: int = 30_000,
-        run: str = "",
-        call: str = "",
-        plan: int = 0,
-        key_groups: int = 0,
-        stored: bool = False,
-        start_empty: bool = False,
-    ) -> pb.OpenLaneReply:
+    def open_lane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:
         """The slots of the deployment `name`, `name@version` or `name@sha256:...`; waits up to `wait_ms` for a starting instance."""
-        request = pb.OpenLaneRequest(
-            deployment=deployment,
-            lane=lane,
-            session=session,
-            epoch=epoch,
-            pin_epoch=pin_epoch,
-            input_schema=input_schema,
-            wait_ms=wait_ms,
-            run=run,
-            call=call,
-            plan=plan,
-            key_groups=key_groups,
-            stored=stored,
-            start_empty=start_empty,
-        )
-        return self._call("OpenLane", request, wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
+        return self._call("OpenLane", request, request.wait_ms / 1000 + _MARGIN_S)  # type: ignore[no-any-return]
 
     def forward_lane(self, request: pb.OpenLaneRequest, moved: Callable[[], bool]) -> Callable[[], pb.OpenLaneReply]:
         """Forward an `open_lane` that a producer sent to another node: begins the call; the function returned waits for the answer.

@@ -28,7 +28,7 @@ def begin(state: Connection, queue: Connection, keys: SlotKeys, *, keyed: bool) 
         with suppress(SlotBroken):
             rewinding.forget(state, queue, keys)  # the input since the update is lost, so no rollback is possible
         covers: list[Sequence[Arg]] = [("SET", keys.checkpoint, f"{seq} {queue.run_id}"), ("DEL", keys.riding)]
-        checkpoints.amend(state, keys, token, covers)
+        checkpoints.amend(checkpoints.OwnedState(state, keys, token), covers)
     _fenced_or(queue, keys, "udo_anew", token, seq)
 
 

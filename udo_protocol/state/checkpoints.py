@@ -16,6 +16,17 @@ from udo_protocol.state.changelog import LoggedCheckpoint
 
 # A write is repeated if the changelog has got its first reader in the meantime.
 _TRIES = 5
+# The disk has this long for one.
+_WAIT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedState:
+    """A slot's state, as the owner with this fencing token writes it."""
+
+    server: Connection
+    keys: SlotKeys
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +43,23 @@ class Checkpoint:
 
 
 def checkpoint(
-    state: Connection,
-    keys: SlotKeys,
-    token: int,
+    owned: OwnedState,
     covers: Checkpoint,
     emitted: int,
     writes: Sequence[Sequence[Arg]],
     entry: Callable[[], LoggedCheckpoint] | None = None,
-    wait_ms: int = 10_000,
     replicated: Callable[[], None] = lambda: None,
 ) -> Emit:
     """Make `writes` (commands on the slot's keys) and what they cover durable in one transaction; returns when it is on disk.
 
     `entry` makes the changelog's entry; called only if there are readers. `replicated` is called at the end if the slot has replicas.
-    AHEAD, and nothing is written, if frames are covered that are neither emitted nor riding. Raises Fenced if `token` is not the owner's
-    (checked by WATCH, which is sound because nothing is sent before the outcome is known), and ServerLost if the disk (WAITAOF) takes
-    longer than `wait_ms`.
+    AHEAD, and nothing is written, if frames are covered that are neither emitted nor riding. Raises Fenced if the token is not the
+    owner's (checked by WATCH, which is sound because nothing is sent before the outcome is known), and ServerLost if the disk (WAITAOF)
+    takes too long.
     """
     if covers.seq > emitted + len(covers.riding):
         return Emit.AHEAD
-    riding: list[Arg] = [part for lane, frame in covers.riding for part in (lane, frame)]
+    keys, riding = owned.keys, list[Arg](part for lane, frame in covers.riding for part in (lane, frame))
     commands: list[Sequence[Arg]] = [
         *writes,
         ("SET", keys.checkpoint, f"{covers.seq} {covers.run_id}"),
@@ -59,26 +67,19 @@ def checkpoint(
     ]
     if riding:
         commands.append(("RPUSH", keys.riding, *riding))
-    if _write_as_owner(state, keys, token, commands, f"checkpoint {covers.seq}", wait_ms, entry):
+    if _write(owned, commands, f"checkpoint {covers.seq}", entry):
         replicated()
     return Emit.STORED
 
 
-def amend(state: Connection, keys: SlotKeys, token: int, writes: Sequence[Sequence[Arg]], wait_ms: int = 10_000) -> None:
+def amend(owned: OwnedState, writes: Sequence[Sequence[Arg]]) -> None:
     """Make `writes` durable in one transaction, as the owner, without covering further frames. Errors as in `checkpoint`."""
-    _write_as_owner(state, keys, token, writes, "a change of state", wait_ms)
+    _write(owned, writes, "a change of state")
 
 
-def _write_as_owner(
-    state: Connection,
-    keys: SlotKeys,
-    token: int,
-    commands: Sequence[Sequence[Arg]],
-    what: str,
-    wait_ms: int,
-    entry: Callable[[], LoggedCheckpoint] | None = None,
-) -> bool:
+def _write(owned: OwnedState, commands: Sequence[Sequence[Arg]], what: str, entry: Callable[[], LoggedCheckpoint] | None = None) -> bool:
     """Run the commands in one transaction, fenced, logged and durable; returns whether the slot has replicas."""
+    state, keys, token = owned.server, owned.keys, owned.token
     replication.require_writes(keys, commands)
     looks = (keys.owner, keys.reading, keys.replicas)
     for _ in range(_TRIES):
@@ -91,15 +92,15 @@ def _write_as_owner(
         steps = [*commands, changelog.appending(keys, entry())] if entry and reading is not None else list(commands)
         if replicas is not None:
             steps += replication.logging(keys, token, commands)
-        state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])
-        replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
+        state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, _WAIT_MS)])
+        replies = [state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
         for r in (*replies, *(replies[-2] or ())):
             if isinstance(r, Exception):
                 raise r
         if replies[-2] is None:
             continue
         if replies[-1][0] < 1:
-            raise ServerLost(f"the state server on {state.path} did not make {what} of {keys} durable within {wait_ms} ms")
+            raise ServerLost(f"the state server on {state.path} did not make {what} of {keys} durable within {_WAIT_MS} ms")
         return replicas is not None
     raise Fenced(f"token {token} could not write {what} of {keys}: its owner or the readers of its changelog changed {_TRIES} times")
 

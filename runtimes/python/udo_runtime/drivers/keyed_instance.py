@@ -12,6 +12,7 @@ from udo_protocol.assignment import Assignment, MirrorRole, StandbyRole, StateSo
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import report_ready
 from udo_protocol.state import changelog
+from udo_protocol.state.checkpoints import OwnedState
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.keyed_mirror import KeyedComparer
@@ -46,12 +47,12 @@ class KeyedInstance:
         connect = partial(Connection, a.place.state_socket, login=link.conn.login)
         state = connect()
         mirror = a.role if isinstance(a.role, MirrorRole) else None
-        self._durable = Durable(state, link.keys, a.place.token, link.conn.run_id, versions)
+        self._durable = Durable(OwnedState(state, link.keys, a.place.token), link.conn.run_id, versions)
         self._replies = replies_of(link, ctx, a.output)
         self._perform = Performer(link, a.input)
-        letters = KeyedLetters(link.keys.deployment, link.limits, mirror=mirror is not None)
+        letters = KeyedLetters(link.keys.deployment, link.limits, time.time, mirror=mirror is not None)
         groups = mirror.groups if mirror else None
-        engine = Engine(run, self._schemas, self._replies, letters, link.limits, link.counters, time.time, groups, a.place.token)
+        engine = Engine(run, self._schemas, self._replies, letters, link.counters, groups, a.place.token)
         self._owner = KeyedOwner(link, engine, self._perform, self._durable, Ledger(state, link.keys), connect)
 
     def serve(self) -> None:

@@ -38,10 +38,8 @@ def engine(
         processor.keyed(KeyedConfig.of(keyed)),
         schemas,
         replies,
-        KeyedLetters("replay", DEFAULT),
-        replace(DEFAULT, key_groups=max(groups, default=KEY_GROUPS)),
+        KeyedLetters("replay", replace(DEFAULT, key_groups=max(groups, default=KEY_GROUPS)), clock=lambda: 0.0),
         Counters(),
-        clock=lambda: 0.0,
     )
     header = recording.header
     running.restart(Start({}, header["failed"], header["cuts"]))

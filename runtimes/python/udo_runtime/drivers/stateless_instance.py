@@ -10,6 +10,7 @@ from udo_protocol.assignment import Assignment, MirrorRole
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import store_schema
+from udo_protocol.state.checkpoints import OwnedState
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.owner import serve
@@ -48,7 +49,7 @@ class StatelessInstance:
         letters = None
         if a.policy == DEAD_LETTER:
             state = Connection(a.place.state_socket, login=link.conn.login)
-            letters = StatelessLetters(state, link.keys, a.place.token, link.conn.run_id, link.limits)
+            letters = StatelessLetters(OwnedState(state, link.keys, a.place.token), link.conn.run_id, link.limits)
         engine = StatelessEngine(self._processor, a.input, self._replies, a.policy, link.keys.deployment, link.limits, link.counters)
         owner = StatelessOwner(link, engine, self._perform, self._replies, letters)
         with link.leaving():

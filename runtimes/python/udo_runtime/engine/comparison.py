@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +44,18 @@ class Findings:
     looks: int = 0  # grows while this instance makes progress
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Where answers to a frame differ, for people. The event is known if each has one answer, or if the operator named it."""
+
+    row: int
+    columns: Sequence[str] = ()  # those that differ
+    why: str = ""
+    event: dict[str, Any] | str | None = None
+    served: dict[str, Any] | None = None
+    new: dict[str, Any] | None = None
+
+
 class Comparison:
     """Compares the version `reference` with the serving one; `examples`: how many differing rows (or frames) are reported in full."""
 
@@ -67,7 +80,8 @@ class Comparison:
         """Record that the serving version failed on the frame, and the new one did not."""
         self.found.errors_served += 1
         self.found.different += 1
-        self._differs(frame, batch, None, new, 0, [], f"the serving version failed: {answer.header.failure.message}")
+        why = f"the serving version failed: {answer.header.failure.message}"
+        self._differs(frame, Difference(0, why=why, event=row(batch, 0), new=row(new, 0)))
 
     def new_failed(
         self,
@@ -86,7 +100,9 @@ class Comparison:
         self.found.different += 1
         self.found.rows += served.num_rows
         one = batch is not None and batch.num_rows == served.num_rows == 1
-        self._differs(frame, batch if one else None, served if one else None, None, 0, [], f"the new version failed: {e}", event)
+        known = row(batch if one else None, 0) or _parsed(event)
+        why = f"the new version failed: {e}"
+        self._differs(frame, Difference(0, why=why, event=known, served=row(served if one else None, 0)))
 
     def error(self, e: ProcessingError | ProtocolError) -> str:
         """Count an error of the new version; returns the event that it names."""
@@ -116,38 +132,20 @@ class Comparison:
             self.found.rows_different += beyond
             first = rows[0] if rows else min(served.num_rows, new.num_rows)
             why = f"{batch.num_rows} events: {served.num_rows} rows served, {new.num_rows} rows of the new version"
-            self._differs(frame, None, served, new, first, [], why)
+            self._differs(frame, Difference(first, why=why, served=row(served, first), new=row(new, first)))
             return
         self._columns.update({name: len(differing) for name, differing in columns.items()})
         self.found.rows_different += len(rows)
         for i in rows[: max(self._examples - self.found.examples, 0)]:
-            self._differs(frame, batch if one_each else None, served, new, i, [n for n, d in columns.items() if i in d])
+            event, unequal = row(batch if one_each else None, i), [n for n, d in columns.items() if i in d]
+            self._differs(frame, Difference(i, unequal, event=event, served=row(served, i), new=row(new, i)))
 
-    def _differs(
-        self,
-        frame: Frame,
-        batch: pa.RecordBatch | None,
-        served: pa.RecordBatch | None,
-        new: pa.RecordBatch | None,
-        i: int,
-        columns: list[str],
-        why: str = "",
-        event: str = "",
-    ) -> None:
-        """Report a difference, unless enough are reported; the event is known if each has one answer, or if the operator named it."""
+    def _differs(self, frame: Frame, difference: Difference) -> None:
+        """Report a difference, unless enough are reported."""
         if self.found.examples >= self._examples:
             return
         self.found.examples += 1
-        said = {
-            "lane": frame.header.lane,
-            "frame": frame.header.number,
-            "row": i,
-            "columns": columns,
-            "why": why,
-            "event": row(batch, i) or _parsed(event),
-            "served": row(served, i),
-            "new": row(new, i),
-        }
+        said = {"lane": frame.header.lane, "frame": frame.header.number, **asdict(difference)}
         self.told.append(json.dumps(said, ensure_ascii=False, default=str))
 
 

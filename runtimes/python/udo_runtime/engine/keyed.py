@@ -7,7 +7,7 @@ frame itself and carries its answer, so that an instance that dies in between ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from udo_protocol.errors import ProtocolError, Stale, StateLost, TwoProducers, UdoError
 from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
-from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import ADOPT, ANSWER, DATA, END, HANDOVER, PREPARE, RESTORE, STATE, Frame, Header, decode, encode
 from udo_protocol.state.dead_letters import KeyedName, Letter
 from udo_runtime.engine.content import CheckpointContent, changed, stored
@@ -66,7 +65,8 @@ class Start:
 
 
 class Engine:
-    """One slot's keyed state. `frame` processes one frame; `serve` and `flush` also answer, as the owner.
+    """One slot's keyed state, within the limits of its letters. `frame` processes one frame; `serve` and `flush` also answer, as the
+    owner.
 
     `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups). `token`: the
     owner's.
@@ -78,15 +78,13 @@ class Engine:
         schemas: tuple[pa.Schema, pa.Schema],
         replies: Replies,
         letters: KeyedLetters,
-        limits: SlotLimits,
         counters: Counters,
-        clock: Callable[[], float],
         groups: Collection[int] | None = None,
         token: int = 0,
     ) -> None:
         self.processor, self.letters, self.counters, self.groups = processor, letters, counters, groups
         self._input, self._output = schemas
-        self._replies, self._limits, self._clock = replies, limits, clock
+        self._replies, self._limits = replies, letters.limits
         self.emitted = 0  # the last answered frame, by this or an earlier owner
         self.missed: Missed | None = None  # set during a rollback
         self.counting = True  # off while frames are processed on trial, or were counted before
@@ -344,7 +342,7 @@ class Engine:
             self.counters.dead_letters += len(found)
 
     def _letter(self, bad: BadEvent, header: Header) -> Letter:
-        return letter_of(bad, header, self._replies.reference, self._replies.instance, self._clock())
+        return letter_of(bad, header, self._replies.reference, self._replies.instance, self.letters.clock())
 
     def error(self, header: Header, e: UdoError) -> Answer:
         """Fail a frame's lane, so that its later frames are skipped; returns the answer to the frame."""

@@ -6,7 +6,7 @@ groups are removed. Letters of an attempt that never ENDs are removed at the END
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from udo_protocol.limits import SlotLimits
@@ -37,11 +37,13 @@ class _Entry:
 class KeyedLetters:
     """The durable letters, and the changes that the next checkpoint makes durable.
 
-    `mirror`: answers are compared with another version's, so each epoch processes again the letters that the serving version did.
+    `clock`: the time in s since 1970 that letters bear. `mirror`: answers are compared with another version's, so each epoch processes
+    again the letters that the serving version did.
     """
 
-    def __init__(self, deployment: str, limits: SlotLimits, *, mirror: bool = False) -> None:
-        self._deployment, self._limits, self._mirror = deployment, limits, mirror
+    def __init__(self, deployment: str, limits: SlotLimits, clock: Callable[[], float], *, mirror: bool = False) -> None:
+        self.limits, self.clock = limits, clock
+        self._deployment, self._mirror = deployment, mirror
         self._sessions: dict[str, dict[KeyedName, _Entry]] = {}
         self._gone: dict[KeyedName, str] = {}
         self._changed: dict[KeyedName, _Entry] = {}
@@ -74,7 +76,7 @@ class KeyedLetters:
         if not self._fits(entries):
             self._look((yield LetterSizes()))
             if not self._fits(entries):
-                raise full(error, self._deployment, self._limits)
+                raise full(error, self._deployment, self.limits)
         for name, entry in entries.items():
             self._sessions.setdefault(name.session, {})[name] = entry
         self._changed.update(entries)
@@ -161,7 +163,7 @@ class KeyedLetters:
     def _fits(self, more: Mapping[KeyedName, _Entry]) -> bool:
         entries = [e for known in self._sessions.values() for e in known.values()]
         entries += more.values()
-        limits = self._limits
+        limits = self.limits
         return len(entries) <= limits.dead_letters and sum(e.size for e in entries) <= limits.dead_letter_bytes
 
     def _look(self, there: Sizes) -> None:

@@ -13,7 +13,7 @@ from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import moving, pieces, replication, rewinding, untrusted
 from udo_protocol.state.changelog import LoggedCheckpoint
-from udo_protocol.state.checkpoints import Checkpoint, cut, load_checkpoint
+from udo_protocol.state.checkpoints import Checkpoint, OwnedState, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
 from udo_protocol.state.pieces import read, removing, writing
 from udo_runtime.engine.effects import HandOver, TakeIn, WriteCheckpoint
@@ -29,11 +29,10 @@ _IN_USE_S = 60.0
 
 
 class Durable:
-    """The stored state of one slot, for its owner. `token`: the owner's fencing token; `run_id`: the queue server's."""
+    """The stored state of one slot, for its owner. `run_id`: the queue server's."""
 
-    def __init__(self, state: Connection, keys: SlotKeys, token: int, run_id: str, versions: Versions | None = None) -> None:
-        self._state, self._keys, self._token, self._run_id = state, keys, token, run_id
-        self._versions = versions
+    def __init__(self, owned: OwnedState, run_id: str, versions: Versions | None = None) -> None:
+        self._owned, self._state, self._keys, self._run_id, self._versions = owned, owned.server, owned.keys, run_id, versions
 
     def standby(self, name: str, *, rewind: bool = False, groups: Collection[int] | None = None) -> StandbyState:
         """The state for the instance `name` before it is promoted: that of the owner, or with `rewind` the savepoint from before an update.
@@ -42,7 +41,7 @@ class Durable:
 
     def owns(self) -> bool:
         """Whether this instance owns the slot on the state server, which is the first half of its promotion."""
-        return as_int(self._state.call("GET", self._keys.owner)) == self._token
+        return as_int(self._state.call("GET", self._keys.owner)) == self._owned.token
 
     def kept(self) -> bool:
         """Whether the state from before an update is kept, for a rollback."""
@@ -99,7 +98,9 @@ class Durable:
 
         def look() -> None:
             if not self.owns():
-                raise Fenced(f"token {self._token} is not the owner of {self._keys} any more; its last checkpoint was not on all replicas")
+                raise Fenced(
+                    f"token {self._owned.token} is not the owner of {self._keys} any more; its last checkpoint was not on all replicas"
+                )
             between()
 
         replication.await_held(self._state, self._keys, look)
@@ -130,10 +131,7 @@ class Durable:
         def entry() -> LoggedCheckpoint:
             return changelog_entry(checkpoint.seq, content.pieces, records, content.dropped)
 
-        stored = store(
-            *(self._state, self._keys, self._token, covers, checkpoint.emitted, writes, entry),
-            replicated=lambda: self.await_replicas(between),
-        )
+        stored = store(self._owned, covers, checkpoint.emitted, writes, entry, lambda: self.await_replicas(between))
         if stored is not Emit.STORED:
             raise ProtocolError(f"a checkpoint of {self._keys} at {checkpoint.seq} is ahead of the answers emitted ({checkpoint.emitted})")
 

@@ -13,7 +13,7 @@ from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import Header
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state.checkpoints import amend
+from udo_protocol.state.checkpoints import OwnedState, amend
 from udo_protocol.state.dead_letters import LaneName, parse_name
 from udo_runtime.engine.letter import full, letter
 from udo_runtime.execution.bad_events import BadEvent
@@ -57,18 +57,18 @@ def sizes(state: Connection, key: str) -> dict[str, int]:
 
 
 class StatelessLetters:
-    """The dead letters of one slot, for its owner. `token`: the owner's fencing token; `run_id`: the queue server's."""
+    """The dead letters of one slot, for its owner. `run_id`: the queue server's."""
 
-    def __init__(self, state: Connection, keys: SlotKeys, token: int, run_id: str, limits: SlotLimits) -> None:
-        self._state, self._keys, self._token, self._run_id, self._limits = state, keys, token, run_id, limits
-        self.room = Room(state, keys, limits)
+    def __init__(self, owned: OwnedState, run_id: str, limits: SlotLimits) -> None:
+        self._owned, self._run_id, self._limits = owned, run_id, limits
+        self.room = Room(owned.server, owned.keys, limits)
 
     def begin(self, emitted: int) -> None:
         """Remove, as a new owner, letters of frames after `emitted`, which it processes again."""
-        names = [bytes(n).decode() for n in self._state.call("HKEYS", self._keys.dead)]
+        names = [bytes(n).decode() for n in self._owned.server.call("HKEYS", self._owned.keys.dead)]
         mine = [(text, n) for text in names if isinstance(n := parse_name(text), LaneName) and n.run_id == self._run_id]
         if open_ones := [text for text, n in mine if n.seq > emitted]:
-            self._write([("HDEL", self._keys.dead, *open_ones)])
+            self._write([("HDEL", self._owned.keys.dead, *open_ones)])
 
     def keep(self, seq: int, header: Header, found: Sequence[BadEvent], reference: str, instance: str) -> None:
         """Make a frame's bad events durable; ProcessingError if there is no room, Fenced if another instance owns the slot."""
@@ -79,11 +79,11 @@ class StatelessLetters:
             for b in found
         }
         self.room.take(kept, found[0].error)
-        self._write([("HSET", self._keys.dead, *(x for pair in kept.items() for x in pair))])
+        self._write([("HSET", self._owned.keys.dead, *(x for pair in kept.items() for x in pair))])
 
     def full(self, error: ProcessingError) -> ProcessingError:
         """The error of a frame that has more bad events than there is room for, made from that of an event."""
-        return full(error, self._keys.deployment, self._limits)
+        return full(error, self._owned.keys.deployment, self._limits)
 
     def _write(self, writes: Sequence[Sequence[Arg]]) -> None:
-        amend(self._state, self._keys, self._token, writes)
+        amend(self._owned, writes)
