@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
 
-from node_manager.admin.state import records
 from node_manager.config import InstanceConfig
 from node_manager.deployments.deployments import NodeDeployment
 from node_manager.manager import Manager
@@ -25,8 +23,9 @@ from udo_protocol.queue import route, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import decode
 from udo_protocol.queue.slot_reader import SlotReader
-from udo_protocol.state import checkpoints, pieces, savepoints, untrusted
+from udo_protocol.state import checkpoints, pieces, savepoints, session_record, untrusted
 from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.session_record import SessionRecord
 
 # A recorder that does not renew its pin for this long loses it: the longest that a dead recorder can hold up the log.
 LEASE_MS = 2_000
@@ -55,7 +54,7 @@ class RecordedSession:
     """A session as the state server holds it at the start; its groups follow."""
 
     session: str
-    record: Mapping[str, Any]
+    record: SessionRecord
 
 
 @dataclass(frozen=True)
@@ -270,7 +269,7 @@ class _Recorder:
     def _sessions(self, first: int) -> Iterator[Part]:
         """Yield all sessions as the savepoint has them, then drop it."""
         state, keys, hold = self._state, self._slot.keys, savepoints.holding(self._state, self._slot.keys, self._name)
-        for name, record in records(state, keys, self._name).items():
+        for name, record in session_record.read(state, keys, self._name).items():
             yield RecordedSession(name, record)
             for number, group in pieces.read(state, keys, name, self._name, between=hold):
                 yield RecordedGroup(number, group)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
-from typing import Any
 
 from node_manager import homes
 from node_manager.deployments.deployments import NodeDeployment
@@ -28,8 +26,9 @@ from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import checkpoints, pieces, replication, rewinding, savepoints, untrusted
+from udo_protocol.state import checkpoints, pieces, replication, rewinding, savepoints, session_record, untrusted
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
+from udo_protocol.state.session_record import SessionRecord
 
 # Run numbers of a dropped session are kept this long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
@@ -40,15 +39,16 @@ Writes = list[list[Arg]]
 
 @dataclass(frozen=True)
 class Info:
-    """A session, for lists. `record`: the document that the instance wrote at its last checkpoint (udo_runtime.state.durable)."""
+    """A session, for lists. `broken`: why its slot cannot be read."""
 
     deployment: str
     slot: int
     session: str
-    record: Mapping[str, Any]
+    record: SessionRecord
     lanes: int
     used_at: float
     in_use: bool
+    broken: str = ""
 
 
 def keyed(deployment: NodeDeployment) -> tuple[Slot, Manifest]:
@@ -75,18 +75,20 @@ class States:
         with self._connected() as (state, queue):
             for d in deployments:
                 for slot in d.own:
-                    for session, record in self._listed(state, slot, bool(name)):
-                        found.setdefault((d.name, session), []).append(self._info(queue, slot, session, record))
+                    for session, record, broken in self._listed(state, slot, bool(name)):
+                        info = replace(self._info(queue, slot, session, record), broken=broken)
+                        found.setdefault((d.name, session), []).append(info)
         return [_together(infos) for infos in found.values()]
 
-    def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, Mapping[str, Any]]]:
-        """The sessions of a slot by name. In a list of all deployments an unreadable slot is one such entry, and hides no others."""
+    def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, SessionRecord, str]]:
+        """(name, record, "") of a slot's sessions, by name. In a list of all deployments an unreadable slot is one entry that says why, and
+        hides no others."""
         try:
-            return sorted(records(state, slot.keys).items())
+            return [(name, record, "") for name, record in sorted(session_record.read(state, slot.keys).items())]
         except SlotBroken as e:
             if alone:
                 raise
-            return [("", {"last_ended": None, "run": 0, "bytes": 0, "at": 0.0, "broken": str(e)})]
+            return [("", SessionRecord(), str(e))]
 
     @contextlib.contextmanager
     def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, list[str], Iterator[tuple[int, StoredGroup]]]]:
@@ -117,7 +119,7 @@ class States:
 
             yield info, manifest, [f"{c.seq} {c.run_id}" for c in covers], groups()
 
-    def drop(self, name: str, session: str, *, force: bool) -> Mapping[str, Any]:
+    def drop(self, name: str, session: str, *, force: bool) -> SessionRecord:
         """Remove a session for good; return its record. Conflict while it is in use, unless forced: then its query fails.
 
         The first slot, which has its home, is last: a drop that is interrupted can be repeated.
@@ -149,7 +151,7 @@ class States:
             self._change(first, session, drop, release)
         return found.record
 
-    def put(self, name: str, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup], *, replace: bool) -> None:
+    def put(self, name: str, session: str, record: SessionRecord, groups: Mapping[int, StoredGroup], *, replace: bool) -> None:
         """Write a session, each key group in the slot that has it. Conflict while a session of that name is in use, or if there is one and
         `replace` is not set.
 
@@ -160,11 +162,11 @@ class States:
         first, _ = keyed(deployment)
         if deployment.slots_in_all > 1:
             number = homes.import_number()
-            run = self.begin_import(name, session, number, record["bytes"], replace=replace)
-            self.put_part(name, session, number, {**record, "run": run}, groups)
+            run = self.begin_import(name, session, number, record.bytes, replace=replace)
+            self.put_part(name, session, number, record.in_run(run), groups)
             self.end_import(name, session, number)
             return
-        self._require_room(deployment, record["bytes"])
+        self._require_room(deployment, record.bytes)
         home: Writes = []
 
         def claim() -> None:
@@ -173,7 +175,7 @@ class States:
 
         def put(state: Connection, queue: Connection) -> Writes:
             self._require_free(state, queue, first, session, replace=replace)
-            known = {**record, "run": checkpoints.newest_run(state, first.keys, session)}
+            known = record.in_run(checkpoints.newest_run(state, first.keys, session))
             return [*_replacing(state, first.keys, session, known, groups), *home]
 
         with self._manager.moves.none_during(name):
@@ -193,14 +195,12 @@ class States:
                 self._require_free(state, queue, slot, session, replace=replace or again)
             mark = self._manager.homes.importing(first.keys, SessionRequest(name, session), number, registered=self._registered(name))
             writes: Writes = [mark]
-            if session not in records(state, first.keys):  # so that it is listed, and can be dropped, if the import is interrupted now
-                key_groups = deployment.config.instance.key_groups
-                nothing = {"last_ended": None, "run": 0, "keys": 0, "bytes": 0, "key_groups": key_groups}
-                writes.append(_noting(first.keys, session, nothing))
+            if session not in session_record.read(state, first.keys):  # it is listed, and can be dropped, if the import is interrupted now
+                writes.append(_noting(first.keys, session, SessionRecord(key_groups=deployment.config.instance.key_groups)))
             replication.write(state, first.keys, writes)
             return max(checkpoints.newest_run(state, slot.keys, session) for slot in deployment.own)
 
-    def put_part(self, name: str, session: str, number: int, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> None:
+    def put_part(self, name: str, session: str, number: int, record: SessionRecord, groups: Mapping[int, StoredGroup]) -> None:
         """Write what the slots of this node have of the session: the groups, and those below 0 in each. Conflict if it has other groups,
         or import `number` is over.
 
@@ -209,19 +209,20 @@ class States:
         deployment, placed = self._manager.deployments.find(name), self._manager.across.find(name)
         asked, keys = SessionRequest(name, session), deployment.slot.keys
 
-        def put(slot: Slot, known: Mapping[str, Any], mine: Mapping[int, StoredGroup], state: Connection, _: Connection) -> Writes:
+        def put(slot: Slot, known: SessionRecord, mine: Mapping[int, StoredGroup], state: Connection, _: Connection) -> Writes:
             homes.require_import(state, keys, asked, number)
             return _replacing(state, slot.keys, session, known, mine)
 
         with self._manager.moves.none_during(name):
             own = [slot.number for slot in deployment.own]
-            known = placed.on(self._manager.settings.node, own, record["key_groups"]) if placed else self._manager.moves.map(deployment)
+            groups_in_all = record.key_groups or KEY_GROUPS
+            known = placed.on(self._manager.settings.node, own, groups_in_all) if placed else self._manager.moves.map(deployment)
             having = {n: known.groups[n] for n in groups if n >= 0}
             if elsewhere := sorted(n for n, there in having.items() if there < 0):
                 raise Conflict(f"key groups {elsewhere} of {name!r} are on another node by now: import the session again")
             for slot in deployment.own:
                 mine = {n: group for n, group in groups.items() if having.get(n, slot.number) == slot.number}
-                noted = record if slot is deployment.slot else {**record, "keys": 0, "bytes": 0}
+                noted = record if slot is deployment.slot else replace(record, keys=0, bytes=0)
                 self._change(slot, session, functools.partial(put, slot, noted, mine), _nothing)
 
     def end_import(self, name: str, session: str, number: int) -> None:
@@ -246,24 +247,24 @@ class States:
     def _whole(self, state: Connection, queue: Connection, deployment: NodeDeployment, session: str, savepoint: str = "") -> Info:
         """A session over all slots; NotFound lists similar names."""
         self._record(state, deployment.slot, session, savepoint)
-        there = [(slot, records(state, slot.keys, savepoint)) for slot in deployment.own]
+        there = [(slot, session_record.read(state, slot.keys, savepoint)) for slot in deployment.own]
         return _together([self._info(queue, slot, session, known[session]) for slot, known in there if session in known])
 
-    def _record(self, state: Connection, slot: Slot, session: str, savepoint: str = "") -> Mapping[str, Any]:
-        known = records(state, slot.keys, savepoint)
+    def _record(self, state: Connection, slot: Slot, session: str, savepoint: str = "") -> SessionRecord:
+        known = session_record.read(state, slot.keys, savepoint)
         if session not in known:
             near = difflib.get_close_matches(session, known) or [s for s in known if s.startswith(session)] or sorted(known)[:5]
             there = f"; there are: {', '.join(near)}" if near else "; it has none"
             raise NotFound(f"deployment {slot.deployment!r} has no session {session!r}{there}. List them with: udo state ls")
         return known[session]
 
-    def _info(self, queue: Connection, slot: Slot, session: str, record: Mapping[str, Any]) -> Info:
+    def _info(self, queue: Connection, slot: Slot, session: str, record: SessionRecord) -> Info:
         lanes, used_ms = log.users(queue, slot.keys, session)
         in_use = bool(lanes) or time.time() - used_ms / 1000 < self._manager.settings.session_idle_s
         return Info(slot.deployment, slot.number, session, record, len(lanes), used_ms / 1000, in_use)
 
     def _require_unused(self, queue: Connection, slot: Slot, session: str, otherwise: str) -> None:
-        info = self._info(queue, slot, session, {})
+        info = self._info(queue, slot, session, SessionRecord())
         if info.in_use:
             idle_s = self._manager.settings.session_idle_s
             ago_s = time.time() - info.used_at
@@ -275,7 +276,7 @@ class States:
     def _require_free(self, state: Connection, queue: Connection, slot: Slot, session: str, *, replace: bool) -> None:
         """Conflict if the session is in use, or there is one and it is not to be replaced."""
         self._require_unused(queue, slot, session, "stop it first")
-        if not replace and session in records(state, slot.keys):
+        if not replace and session in session_record.read(state, slot.keys):
             name = slot.deployment
             raise Conflict(f"deployment {name!r} has a session {session} already; replace it with --replace, or choose another name")
 
@@ -332,11 +333,11 @@ def _together(infos: Sequence[Info]) -> Info:
     if len(infos) == 1:
         return infos[0]
     records = [i.record for i in infos]
-    ended = [r["last_ended"] for r in records if r["last_ended"] is not None]
-    sums = {name: sum(r.get(name, 0) for r in records) for name in ("keys", "bytes")}
-    broken = next((r["broken"] for r in records if r.get("broken")), "")
-    record = {**records[0], **sums, "last_ended": max(ended, default=None), "at": max(r["at"] for r in records), "broken": broken}
-    return replace(infos[0], record=record, used_at=max(i.used_at for i in infos), in_use=any(i.in_use for i in infos))
+    ended = max((r.last_ended for r in records if r.last_ended is not None), default=None)
+    keys, size, at = sum(r.keys for r in records), sum(r.bytes for r in records), max(r.at for r in records)
+    record, broken = replace(records[0], last_ended=ended, keys=keys, bytes=size, at=at), next((i.broken for i in infos if i.broken), "")
+    in_use = any(i.in_use for i in infos)
+    return replace(infos[0], record=record, used_at=max(i.used_at for i in infos), in_use=in_use, broken=broken)
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:
@@ -355,27 +356,7 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
         )
 
 
-def records(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str, Mapping[str, Any]]:
-    """Session -> its record, with the fields that lists and decisions use checked."""
-    found: dict[str, Mapping[str, Any]] = {}
-    key = keys.savepoint(savepoint).sessions
-    for name, data in pieces.records(state, keys, savepoint).items():
-        record = untrusted.document(data, key)
-        with untrusted.reading(key, "records of sessions with last_ended, run, bytes and at"):
-            last = record["last_ended"]
-            checked = {
-                "last_ended": None if last is None else untrusted.number(last, key, least=-1),
-                "run": untrusted.number(record["run"], key),
-                "keys": untrusted.number(record.get("keys"), key),
-                "key_groups": untrusted.number(record.get("key_groups"), key, KEY_GROUPS, 1),
-                "bytes": untrusted.number(record["bytes"], key),
-                "at": untrusted.moment(record["at"], key),
-            }
-            found[name] = {**record, **checked}
-    return found
-
-
-def _replacing(state: Connection, keys: SlotKeys, session: str, record: Mapping[str, Any], groups: Mapping[int, StoredGroup]) -> Writes:
+def _replacing(state: Connection, keys: SlotKeys, session: str, record: SessionRecord, groups: Mapping[int, StoredGroup]) -> Writes:
     """The commands that replace what a slot has of the session."""
     writes = [*_removal(state, keys, session), _noting(keys, session, record)]
     names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote
@@ -385,8 +366,8 @@ def _replacing(state: Connection, keys: SlotKeys, session: str, record: Mapping[
     return writes
 
 
-def _noting(keys: SlotKeys, session: str, record: Mapping[str, Any]) -> list[Arg]:
-    return ["HSET", keys.sessions, session, json.dumps({**record, "at": time.time()})]
+def _noting(keys: SlotKeys, session: str, record: SessionRecord) -> list[Arg]:
+    return ["HSET", keys.sessions, session, session_record.text(record, time.time())]
 
 
 def _removal(state: Connection, keys: SlotKeys, session: str) -> Writes:

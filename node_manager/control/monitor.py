@@ -27,7 +27,7 @@ from udo_protocol.errors import ServerLost, SlotBroken
 from udo_protocol.queue import route, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import pieces, untrusted
+from udo_protocol.state import session_record
 
 # The interval at which counters are published, too; a look costs some 0.2 ms of processor time.
 LOOK_S = 1.0
@@ -196,7 +196,6 @@ def _sessions(state: Connection, slots: Iterable[SlotKeys]) -> dict[str, int]:
     """The bytes of each session over these slots."""
     found: dict[str, int] = {}
     for keys in slots:
-        for session, data in pieces.records(state, keys).items():
-            key = keys.sessions
-            found[session] = found.get(session, 0) + untrusted.number(untrusted.document(data, key).get("bytes"), key)
+        for session, record in session_record.read(state, keys).items():
+            found[session] = found.get(session, 0) + record.bytes
     return found

@@ -50,7 +50,7 @@ def _(part: recording.RecordingBegin) -> Iterator[pb.RecordPart]:
 
 @_messages.register
 def _(part: recording.RecordedSession) -> Iterator[pb.RecordPart]:
-    yield pb.RecordPart(session=pb.RecordSession(session=part.session, record_json=json.dumps(part.record)))
+    yield pb.RecordPart(session=pb.RecordSession(session=part.session, record_json=json.dumps(part.record.document())))
 
 
 @_messages.register

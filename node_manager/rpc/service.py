@@ -324,7 +324,7 @@ class NodeService(rpc.NodeManagerServicer):
     @unary
     def StateDrop(self, request: pb.StateDropRequest, context: grpc.ServicerContext) -> pb.StateDropReply:
         record = self._states.drop(request.deployment, request.session, force=request.force)
-        return pb.StateDropReply(keys=record.get("keys", 0), bytes=record["bytes"])
+        return pb.StateDropReply(keys=record.keys, bytes=record.bytes)
 
     @stream
     def Record(self, request: pb.RecordRequest, context: grpc.ServicerContext) -> Iterator[pb.RecordPart]:

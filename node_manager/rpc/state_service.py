@@ -13,6 +13,7 @@ from udo_protocol.formats.manifest import Manifest
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.placement import Placement
+from udo_protocol.state.session_record import SessionRecord
 
 # gRPC's own bound is 4 MiB a message.
 _PIECE_BYTES = 1 << 20
@@ -34,15 +35,15 @@ def _session(s: Info) -> pb.StateSession:
         deployment=s.deployment,
         slot=s.slot,
         session=s.session,
-        last_ended=s.record["last_ended"],
-        run=s.record["run"],
-        keys=s.record.get("keys", 0),
-        bytes=s.record["bytes"],
-        changed_at=s.record["at"],
+        last_ended=s.record.last_ended,
+        run=s.record.run,
+        keys=s.record.keys,
+        bytes=s.record.bytes,
+        changed_at=s.record.at,
         lanes=s.lanes,
         used_at=s.used_at,
         in_use=s.in_use,
-        broken=s.record.get("broken", ""),
+        broken=s.broken,
     )
 
 
@@ -62,10 +63,10 @@ def _header(info: Info, manifest: Manifest, covers: Sequence[str]) -> pb.StatePa
         version=manifest.version,
         state_version=manifest.state_version,
         key=[pb.KeyColumn(name=n, type=manifest.input[n]) for n in manifest.key],
-        key_groups=info.record["key_groups"],
-        last_ended=info.record["last_ended"],
-        keys=info.record.get("keys", 0),
-        bytes=info.record["bytes"],
+        key_groups=info.record.key_groups,
+        last_ended=info.record.last_ended,
+        keys=info.record.keys,
+        bytes=info.record.bytes,
         covers=covers,
     )
     return pb.StatePart(header=header)
@@ -125,9 +126,9 @@ def imported(manager: Manager, states: States, parts: Parts, over_nodes: OverNod
         else:
             group.deltas.append(data)
     last_ended = header.last_ended if header.HasField("last_ended") else None
-    record = {"last_ended": last_ended, "keys": header.keys, "bytes": header.bytes, "key_groups": header.key_groups}
+    record = SessionRecord(last_ended, header.run, header.keys, header.bytes, header.key_groups)
     if header.step == pb.StateHeader.PUT:
-        states.put_part(header.deployment, header.session, header.number, {**record, "run": header.run}, groups)
+        states.put_part(header.deployment, header.session, header.number, record, groups)
     elif placed is not None:
         over_nodes(across, placed, header, groups, lambda step: imported(manager, states, step, over_nodes))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -22,12 +23,13 @@ from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
+from udo_protocol.state.session_record import SessionRecord
 
 
 def test_an_undisturbed_engine_counts_like_one_process() -> None:
     s = slot()
     assert [a.answers() for a in play(s, SCRIPT, broken_off=[2])] == oracle(SCRIPT)
-    assert s.durable.records["q"]["last_ended"] == len(SCRIPT) - 1
+    assert s.durable.records["q"].last_ended == len(SCRIPT) - 1
 
 
 @pytest.mark.parametrize("commit", ["epoch", long("frame")])
@@ -204,16 +206,18 @@ def test_an_older_attempt_that_still_sends_is_stale_also_for_the_next_process() 
 def test_state_in_another_number_of_key_groups_is_told_from_what_the_deployment_has() -> None:
     s = slot()
     play(s, SCRIPT[:1])
-    assert s.durable.records["q"]["key_groups"] == 128
+    assert s.durable.records["q"].key_groups == 128
     s.die()
-    s.durable.records["q"]["key_groups"] = 64
+    s.durable.records["q"] = replace(s.durable.records["q"], key_groups=64)
     attempt = an_attempt(s, 1, 0, 0)
     attempt.send([0], 1)
     s.serve()
     [frame] = attempt.frames()
     assert "keeps its state in 64 key groups, and the deployment has 128" in frame.header.failure.message
     s.die()
-    del s.durable.records["q"]["key_groups"]  # as written by a release that had no other number
+    document = s.durable.records["q"].document()
+    del document["key_groups"]  # as written by a release that had no other number
+    s.durable.records["q"] = SessionRecord.of(document)
     attempt = an_attempt(s, 1, 1, 0)
     attempt.send([0], 1)
     s.serve()

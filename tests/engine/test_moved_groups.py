@@ -235,7 +235,7 @@ def test_a_slot_that_has_never_seen_the_query_goes_on_with_its_epochs_and_waterm
         attempt.end()
     two.slots[1] = fresh = slot()
     two.move(2)
-    assert isinstance(only, MemorySlot) and fresh.durable.records["q"]["last_ended"] == 2
+    assert isinstance(only, MemorySlot) and fresh.durable.records["q"].last_ended == 2
     attempt = Parts(two, 3, 1)
     attempt.send(2, 3)
     attempt.end()

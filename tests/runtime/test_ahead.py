@@ -53,7 +53,7 @@ def test_at_the_move_only_the_changes_since_are_read_and_the_state_is_the_same(s
         sent: Callable[[], int] = lambda: int(re.search(rb"total_net_output_bytes:(\d+)", conn.call("INFO", "stats"))[1])  # type: ignore[index]  # noqa: E731
         durable, before = Durable(OwnedState(servers.state(), OTHER, 1), "run"), sent()
         record, groups = durable.adopted(moving.adopted(2), ["q"], ahead)["q"]
-        assert record["last_ended"] == 3
+        assert record.last_ended == 3
         return dict(groups), sent() - before
 
     (all_of_it, whole), (same, rest) = read(None), read(ahead)

@@ -19,6 +19,7 @@ from udo_runtime.state.session import Session, time_group
 from udo_protocol.errors import StateLost, TwoProducers
 from udo_protocol.queue.event_times import ONLY
 from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.session_record import SessionRecord
 
 
 def count(group: Group, label: Label, times: int = 1, partition: int = 0) -> int:
@@ -217,7 +218,7 @@ def test_a_session_names_both_epochs_when_state_is_missing() -> None:
         Session("s").admit(Label(1, 5, 1))
     assert Session("s").admit(Label(1, 5, 1), start_empty=True)
     s = Session("s", {})
-    s.renew(last_ended=5, run=1)
+    s.renew(SessionRecord(last_ended=5, run=1))
     assert s.admit(Label(1, 5, 9))
     assert s.admit(Label(1, 6, 9))
     for epoch in (4, 7):

@@ -18,6 +18,7 @@ from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, attempted, cou
 from udo_protocol.errors import StateLost
 from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label
 from udo_protocol.state import pieces
+from udo_protocol.state.session_record import SessionRecord
 from udo_protocol.state.stored import ROWS, Row, rows
 
 pytestmark = pytest.mark.long
@@ -287,8 +288,8 @@ def test_of_several_slots_each_says_whether_it_knows_the_epoch_before_of_its_own
 def test_groups_restored_from_a_store_stay_lost_or_current_in_the_slot_that_they_move_to() -> None:
     """Groups that have not been restored are lost, not empty, and what was restored for an epoch gives way to no earlier one."""
     source, target = Session("q"), Session("q")
-    source.renew(4, 1, restoring=[[7, 1, 5, 2]])
-    target.renew(4, 1)
+    source.renew(SessionRecord(4, 1, restoring=[[7, 1, 5, 2]]))
+    target.renew(SessionRecord(4, 1))
     whole = source.groups[3] = source.group(3)
     whole.restored(4)
     source.groups[7] = source.group(7)
@@ -296,7 +297,7 @@ def test_groups_restored_from_a_store_stay_lost_or_current_in_the_slot_that_they
     source.hand_over(moved)
     assert source.restoring == {}
 
-    target.adopt({"last_ended": 4, "run": 1, "restoring": [[7, 1, 5, 2]]}, moved)
+    target.adopt(SessionRecord(4, 1, restoring=[[7, 1, 5, 2]]), moved)
 
     assert target.restoring == {}
     assert target.overtaken(groups.Label(1, 4, 9)) and not target.overtaken(groups.Label(1, 5, 0))

@@ -45,8 +45,10 @@ from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.limits import DEFAULT
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Bytes, Frame, Header, decode, encode
 from udo_protocol.queue.lane_end import Push, PushReply
+from udo_protocol.state import session_record
 from udo_protocol.state.dead_letters import DEAD, PENDING, parse_name
 from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.session_record import SessionRecord
 
 
 class Died(BaseException):
@@ -58,7 +60,7 @@ class Durable:
     """The contents of the state server."""
 
     groups: dict[tuple[str, int], tuple[bytes, bytes | None, list[bytes]]] = field(default_factory=dict)  # meta, base, deltas
-    records: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, SessionRecord] = field(default_factory=dict)
     letters: dict[str, dict[str, bytes]] = field(default_factory=lambda: {PENDING: {}, DEAD: {}})
     marks: dict[str, str] = field(default_factory=dict)
     seq: int = 0
@@ -79,7 +81,7 @@ class Durable:
                 self.groups[p.session, p.number] = p.meta, p.base, []
             else:
                 self.groups[p.session, p.number] = p.meta, base, [*deltas, *([] if p.delta is None else [p.delta])]
-        self.records |= {name: json.loads(json.dumps(record)) for name, record in e.content.records.items()}
+        self.records |= {name: SessionRecord.of(json.loads(session_record.text(record, 0.0))) for name, record in e.content.records.items()}
         changes = e.content.letters
         for where, name, body in changes.put:
             self.letters[where][str(name)] = body
@@ -260,7 +262,7 @@ class MemorySlot:
                 return self.durable.session(effect.name, self._versions)
             case LoadAdopted():
                 adopted = self.durable.to_adopt.get(effect.version, Durable())
-                wanted = [s for s, record in adopted.records.items() if s in effect.loaded or record["failed"]]
+                wanted = [s for s, record in adopted.records.items() if s in effect.loaded or record.failed]
                 letters = {where: {name: len(body) for name, body in bodies.items()} for where, bodies in adopted.letters.items()}
                 return Adopted({s: (adopted.records[s], adopted.session(s, self._versions).groups) for s in wanted}, letters)
             case Send():

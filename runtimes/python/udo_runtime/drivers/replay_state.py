@@ -11,6 +11,7 @@ import pyarrow as pa
 from udo_protocol.formats.recording_file import Recording
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
 from udo_runtime.engine.keyed import Engine, Start
@@ -33,7 +34,7 @@ def engine(
     ctx: Context,
 ) -> Engine:
     """An engine in the state before the first frame. It keeps no dead letters: a bad event fails its frame, where it can be examined."""
-    groups = {record.get("key_groups", KEY_GROUPS) for record, _ in recording.sessions().values()}
+    groups = {SessionRecord.of(record).key_groups or KEY_GROUPS for record, _ in recording.sessions().values()}
     running = Engine(
         processor.keyed(KeyedConfig.of(keyed)),
         schemas,
@@ -58,7 +59,7 @@ def effects(recording: Recording, processor: Processor, keyed: Mapping[str, Any]
             return Session(effect.name, versions=versions)
         record, folder = sessions[effect.name]
         groups = ((n, StoredGroup(*found)) for n, found in recording.groups(folder).items())
-        return restored(effect.name, record, groups, versions)
+        return restored(effect.name, SessionRecord.of(record), groups, versions)
 
     def store(effect: WriteCheckpoint) -> None:
         for name in effect.content.dropped:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from udo_protocol.state.dead_letters import KeyedName
 from udo_protocol.state.pieces import PiecePlace
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 
@@ -49,18 +49,18 @@ class CheckpointContent:
     without a record has ended."""
 
     pieces: Sequence[Piece]
-    records: Mapping[str, Mapping[str, Any]]
+    records: Mapping[str, SessionRecord]
     dropped: Mapping[str, set[int]]
     letters: LetterChanges
 
 
-def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Piece], dict[str, dict[str, Any]]]:
+def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Piece], dict[str, SessionRecord]]:
     """The data to write for all groups that changed since the last checkpoint, and the records of changed sessions.
 
     `names`: names for new pieces, which no piece of the slot ever had.
     """
     pieces: list[Piece] = []
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[str, SessionRecord] = {}
     whole, changes = 0, 0  # bytes
     for session in sessions:
         session.pack()
@@ -106,10 +106,8 @@ def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
         session.former = session.former and any(group.former for group in session.groups.values())
 
 
-def record(session: Session) -> dict[str, Any]:
+def record(session: Session) -> SessionRecord:
     """A session's record in a checkpoint, beside its groups."""
-    known: dict[str, Any] = {"last_ended": session.last_ended, "run": session.run, "keys": session.keys, "bytes": session.size}
-    known["key_groups"] = session.key_groups
-    if session.restoring is not None:
-        known["restoring"] = [(n, *label) for n, label in session.restoring.items()]
-    return {**known, "failed": sorted(session.failed)}
+    restoring = None if session.restoring is None else [(n, *label) for n, label in session.restoring.items()]
+    failed = sorted(session.failed)
+    return SessionRecord(session.last_ended, session.run, session.keys, session.size, session.key_groups, failed, restoring)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group
 
 # The session's record in the former slot, and the groups.
-AdoptedSession: TypeAlias = "tuple[Mapping[str, Any], Mapping[int, Group]]"
+AdoptedSession: TypeAlias = "tuple[SessionRecord, Mapping[int, Group]]"
 
 
 @dataclass(frozen=True)

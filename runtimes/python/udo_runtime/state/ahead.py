@@ -7,7 +7,6 @@ when they are adopted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing, suppress
 from threading import Event, Thread
@@ -15,8 +14,9 @@ from threading import Event, Thread
 from udo_protocol import supervised
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import moving, pieces, untrusted
+from udo_protocol.state import moving, pieces, session_record, untrusted
 from udo_protocol.state.pieces import PiecePlace
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group
 from udo_runtime.state.loading import restored
 from udo_runtime.state.versions import Versions
@@ -61,14 +61,14 @@ class AheadOfMove:
     def _read(self, looks: int) -> None:
         with suppress(_Over), closing(self._connect()) as state:
             for _ in range(looks):
-                for session, text in pieces.records(state, self._source).items():
+                for session, record in session_record.read(state, self._source).items():
                     self._check()
                     entries = manifest(state, self._source, session)
                     wanted = {n: entry for n, entry in entries.items() if n in self.groups}
-                    self._have[session] = self._updated(state, session, json.loads(text), wanted)
+                    self._have[session] = self._updated(state, session, record, wanted)
             moving.prepared(state, self._keys, self._version)
 
-    def _updated(self, state: Connection, session: str, record: Mapping[str, object], wanted: Entries) -> dict[int, Group]:
+    def _updated(self, state: Connection, session: str, record: SessionRecord, wanted: Entries) -> dict[int, Group]:
         have = self._have.get(session, {})
         known = advance(
             state,

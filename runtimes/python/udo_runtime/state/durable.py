@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -11,7 +10,7 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state import moving, pieces, replication, rewinding, untrusted
+from udo_protocol.state import moving, pieces, replication, rewinding, session_record, untrusted
 from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import Checkpoint, OwnedState, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
@@ -54,9 +53,8 @@ class Durable:
 
     def failed(self) -> tuple[int, dict[str, set[tuple[int, ...]]]]:
         """(seq covered by the newest checkpoint, session -> attempts that had met an error by then, as (partition, *label))."""
-        covers, flat = self.covered(), self._state.call("HGETALL", self._keys.sessions)
-        records = dict(zip(flat[::2], map(json.loads, map(bytes, flat[1::2])), strict=True))
-        return covers.seq, {bytes(name).decode(): {tuple(f) for f in known.get("failed", ())} for name, known in records.items()}
+        covers, records = self.covered(), session_record.read(self._state, self._keys)
+        return covers.seq, {name: {tuple(f) for f in record.failed} for name, record in records.items()}
 
     def cuts(self) -> dict[str, int]:
         """Sessions that were dropped or replaced from outside -> the last frame of the log that belongs to the former state."""
@@ -80,10 +78,9 @@ class Durable:
         """The sessions to be adopted under that name: those `loaded`, in use, with failed attempts, which must be known, or with a store:
         groups of theirs without a label are lost, which this slot's record of the session need not say."""
         found: dict[str, AdoptedSession] = {}
-        for session, text in pieces.records(self._state, self._keys, name).items():
-            record = json.loads(text)
-            used = ahead is not None and time.time() - record.get("at", 0) < _IN_USE_S
-            if session in loaded or used or record.get("failed") or record.get("restoring") is not None:
+        for session, record in session_record.read(self._state, self._keys, name).items():
+            used = ahead is not None and time.time() - record.at < _IN_USE_S
+            if session in loaded or used or record.failed or record.restoring is not None:
                 wanted = manifest(self._state, self._keys, session, name)
                 have = advance(self._state, self._keys, ahead.take(session, wanted) if ahead else {}, wanted)
                 read = pieces.read(self._state, self._keys, session, name, groups=[n for n in wanted if n not in have])
@@ -110,8 +107,8 @@ class Durable:
     ) -> None:
         """Make a checkpoint durable on this node and all replicas, with the commands `beside` in the same transaction. Fenced if another
         instance owns the slot. `between` is called while it waits for replicas."""
-        content, at = checkpoint.content, round(time.time(), 3)
-        records = {name: json.dumps({**record, "at": at}) for name, record in content.records.items()}
+        content, at = checkpoint.content, time.time()
+        records = {name: session_record.text(record, at) for name, record in content.records.items()}
         writes: list[Sequence[Arg]] = list(beside)
         for name, numbers in content.dropped.items():
             writes += removing(self._keys, name, numbers)
@@ -141,4 +138,4 @@ def load_session(state: Connection, keys: SlotKeys, name: str, versions: Version
     (record,) = untrusted.read(state, ("HGET", keys.sessions, name))
     if record is None:
         return Session(name, versions=versions)
-    return restored(name, json.loads(bytes(record)), read(state, keys, name), versions)
+    return restored(name, session_record.parsed(bytes(record), keys.sessions), read(state, keys, name), versions)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from udo_protocol.state.pieces import StoredGroup
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions
@@ -13,7 +13,7 @@ from udo_runtime.state.versions import Versions
 
 def restored(
     name: str,
-    record: Mapping[str, Any],
+    record: SessionRecord,
     stored: Iterable[tuple[int, StoredGroup]],
     versions: Versions | None = None,
     *,
@@ -27,5 +27,5 @@ def restored(
         if follow:
             groups[number].follow()
     session = Session(name, groups, versions)
-    session.renew(**record)
+    session.renew(record)
     return session

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
-from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue.event_times import EventTimes, behind, combined
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.codec import pack, unpack
 from udo_runtime.state.groups import RESTORED, Group, Label
 from udo_runtime.state.versions import Versions
@@ -51,19 +51,11 @@ class Session:
         """The highest epoch that has touched a group. A group is restored as epoch e left it by an attempt at epoch e + 1."""
         return max((g.label.epoch + (g.label.attempt == RESTORED) for g in self.groups.values() if g.label), default=-1)
 
-    def renew(
-        self,
-        last_ended: int | None,
-        run: int,
-        failed: Iterable[Iterable[int]] = (),
-        restoring: Iterable[Sequence[int]] | None = None,
-        key_groups: int = KEY_GROUPS,
-        **_: Any,
-    ) -> None:
+    def renew(self, record: SessionRecord) -> None:
         """Set all but the groups from a checkpoint's record (engine/content.py, `record`); discards a standby's tentative changes."""
-        self.last_ended, self.run, self.failed = last_ended, run, {tuple(f) for f in failed}
-        self.restoring = None if restoring is None else {n: Label(*label) for n, *label in restoring}
-        self.key_groups = key_groups
+        self.last_ended, self.run, self.failed = record.last_ended, record.run, {tuple(f) for f in record.failed}
+        self.restoring = None if record.restoring is None else {n: Label(*label) for n, *label in record.restoring}
+        self.key_groups = record.key_groups
         self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), False
         self.states.clear()
 
@@ -86,16 +78,16 @@ class Session:
                 self.restoring.pop(n, None)
         self.states.clear()
 
-    def adopt(self, record: Mapping[str, Any], groups: Mapping[int, Group]) -> None:
+    def adopt(self, record: SessionRecord, groups: Mapping[int, Group]) -> None:
         """Add groups of another slot, with that slot's `record` of the session. Every END goes to every slot, so this slot's own epochs
         and event times are valid; if it has had no END yet, it continues from the record."""
         self.groups |= {n: group for n, group in groups.items() if n >= 0 or n not in self.groups}
         if self.last_ended is None:
-            self.last_ended = record["last_ended"]
-        self.run = max(self.run, record["run"])
-        self.failed |= {tuple(f) for f in record.get("failed", ())}
-        self.key_groups = self.key_groups or record.get("key_groups", KEY_GROUPS)
-        if self.restoring is None and record.get("restoring") is not None:
+            self.last_ended = record.last_ended
+        self.run = max(self.run, record.run)
+        self.failed |= {tuple(f) for f in record.failed}
+        self.key_groups = self.key_groups or record.key_groups
+        if self.restoring is None and record.restoring is not None:
             self.restoring = {}  # what has come in part of these groups is restored from the beginning
         self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), True
         self.former |= any(group.former for group in groups.values())

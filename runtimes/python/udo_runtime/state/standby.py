@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from udo_protocol.errors import Conflict, Fenced, StateLost
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import changelog, pieces, turns
+from udo_protocol.state import changelog, pieces, session_record, turns
 from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import load_checkpoint
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.rewinding import SAVEPOINT, gone, kept, rewind
+from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.engine.content import Piece
 from udo_runtime.state.codec import pack_large, unpack
 from udo_runtime.state.loading import restored
@@ -82,7 +83,7 @@ class StandbyState:
         self._position = 0  # position in the changelog
         self.gone = ""  # why entries are missing, or continue another state
         self.sessions: dict[str, Session] = {}
-        self._records: dict[str, dict[str, Any]] = {}
+        self._records: dict[str, SessionRecord] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
 
     def require_types(self, on: bool) -> None:
@@ -103,8 +104,8 @@ class StandbyState:
         return covered if found is None else found
 
     def _load_all(self) -> None:
-        for name, text in pieces.records(self._state, self._keys, self._savepoint).items():
-            self._records[name], self._metas[name] = json.loads(text), {}
+        for name, record in session_record.read(self._state, self._keys, self._savepoint).items():
+            self._records[name], self._metas[name] = record, {}
             self.sessions[name] = restored(name, self._records[name], self._groups(name), self._versions, follow=True)
 
     def _groups(self, name: str) -> Iterator[tuple[int, StoredGroup]]:
@@ -158,9 +159,9 @@ class StandbyState:
             for n in numbers:
                 self._metas[name].pop(n, None)
                 self.sessions[name].groups.pop(n, None)
-        self._records |= {name: json.loads(text) for name, text in records.items()}
+        self._records |= {name: SessionRecord.of(json.loads(text)) for name, text in records.items()}
         for name, session in self.sessions.items():
-            session.renew(**self._records[name])
+            session.renew(self._records[name])
 
     def new(self, name: str) -> Session:
         """A session that is in no checkpoint yet."""
@@ -178,7 +179,7 @@ class StandbyState:
                     del session.groups[number]
                 elif group.touched or group.live or group.originals:
                     group.take_back(metas[number])
-            session.renew(**self._records[name])
+            session.renew(self._records[name])
 
     def keep_lease(self) -> None:
         """Renew the lease when it is due; to be called often. Fenced if entries may be missing."""
