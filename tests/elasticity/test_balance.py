@@ -16,6 +16,7 @@ from elasticity.balance.grouping import kg, start
 from elasticity.balance.lptf import lptf
 from elasticity.balance.swaps import dlb_s
 from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, eng_load, floor, goal, imb_score
+from tests.conftest import bound
 from tests.elasticity.balance_reference import algorithm_1, optimum_percent
 from tests.support.seeds import examples, seeds
 from udo_protocol.errors import UsageError
@@ -223,7 +224,7 @@ def test_a_decision_over_a_million_keys_and_a_thousand_engines_is_fast() -> None
     view = LoadView(start(1_000_000, 1_000), rng.lognormal(0, 2, 1_000_000), 1_000)
     begun = time.perf_counter()
     decision = dlb_h(view, BalanceLimits())
-    assert time.perf_counter() - begun < 5
+    assert time.perf_counter() - begun < bound(5)
     assert decision.before_percent > decision.after_percent
     assert decision.after_percent <= 15 + 1e-6
     assert Counter(decision.keys_map.tolist()).total() == 1_000_000

@@ -39,7 +39,7 @@ def digest_of(operator: str) -> str:
     return "sha256:" + hashlib.sha256(operator.encode()).hexdigest()
 
 
-class Source:
+class OperatorSource:
     """A registry of operators with one layer each, and the names fetched from it; a fetch waits for the operator's `open`."""
 
     def __init__(self, **layers: bytes) -> None:
@@ -62,7 +62,7 @@ class Source:
 
 
 def test_requests_for_one_image_share_one_pull_and_nobody_else_waits(tmp_path: Path) -> None:
-    source = Source(slow=packed([OPERATOR]), quick=packed([OPERATOR]))
+    source = OperatorSource(slow=packed([OPERATOR]), quick=packed([OPERATOR]))
     images = Images(tmp_path, source)
     source.open["slow"].clear()
     with ThreadPoolExecutor(4) as threads:
@@ -78,7 +78,7 @@ def test_requests_for_one_image_share_one_pull_and_nobody_else_waits(tmp_path: P
 
 
 def test_of_a_refused_image_nothing_is_left_and_only_who_asks_explicitly_has_it_pulled_again(tmp_path: Path) -> None:
-    source = Source(bad=NEGATIVE)
+    source = OperatorSource(bad=NEGATIVE)
     images = Images(tmp_path, source)
     for again, pulls in ((True, 1), (False, 1), (True, 2)):
         with pytest.raises(Refused, match="refused: layer code: .* has the size '-1536'"):
@@ -93,7 +93,7 @@ def test_drafts_of_a_killed_node_manager_are_removed_at_start(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-class Wishes(Source):
+class WishingRegistry(OperatorSource):
     """A registry with wishes for one node; it keeps the node's reports."""
 
     def __init__(self, operators: list[str], **layers: bytes) -> None:
@@ -132,7 +132,7 @@ def reconciling(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(reconcile, "_AGAIN_S", 0.05)
     started = []
 
-    def begin(registry: Wishes) -> None:
+    def begin(registry: WishingRegistry) -> None:
         settings = NodeSettings(home, "n")
         settings.prepare()
         started.append(Reconciler(Manager(settings, registry, FakeDriver()), registry))
@@ -144,7 +144,7 @@ def reconciling(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_a_refused_version_is_tried_again_only_when_its_wish_has_changed(reconciling: Any) -> None:
-    registry = Wishes(["bad", "away"], bad=NEGATIVE)
+    registry = WishingRegistry(["bad", "away"], bad=NEGATIVE)
     reconciling(registry)
     wait_until(lambda: len(registry.of("away")) >= 5, 30, "the other deployment to be tried again and again")
     wait_until(lambda: bool(registry.of("bad")), 30, "the refusal to be reported")
@@ -158,7 +158,7 @@ def test_a_refused_version_is_tried_again_only_when_its_wish_has_changed(reconci
 
 
 def test_an_error_that_nobody_foresaw_is_reported_for_its_deployment_alone(reconciling: Any) -> None:
-    registry = Wishes(["odd", "bad"], odd=packed([OPERATOR]), bad=NEGATIVE)
+    registry = WishingRegistry(["odd", "bad"], odd=packed([OPERATOR]), bad=NEGATIVE)
     registry.wishes[0]["config"] = {"limits": 7}
     reconciling(registry)
     wait_until(lambda: len(registry.of("odd")) >= 1 and len(registry.of("bad")) == 1, 30, "both to be reported")
@@ -167,7 +167,7 @@ def test_an_error_that_nobody_foresaw_is_reported_for_its_deployment_alone(recon
 
 
 def test_a_step_of_an_update_that_this_release_does_not_know_is_not_taken_for_another(reconciling: Any) -> None:
-    registry = Wishes(["bad"], bad=NEGATIVE)
+    registry = WishingRegistry(["bad"], bad=NEGATIVE)
     polls = []
     known = registry.wanted
     registry.wanted = lambda *asked: polls.append(asked) or known(*asked)  # type: ignore[method-assign,func-returns-value]
@@ -182,7 +182,7 @@ def test_a_step_of_an_update_that_this_release_does_not_know_is_not_taken_for_an
 
 
 def test_more_failing_deployments_than_threads_hold_up_nobody(reconciling: Any) -> None:
-    registry = Wishes([*(f"away{n}" for n in range(20)), "bad"], bad=NEGATIVE)
+    registry = WishingRegistry([*(f"away{n}" for n in range(20)), "bad"], bad=NEGATIVE)
     reconciling(registry)
     wait_until(lambda: len(registry.of("bad")) == 1, 30, "the last deployment's turn")
 

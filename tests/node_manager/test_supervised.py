@@ -129,7 +129,7 @@ def test_slots_are_looked_at_after_looking_at_them_raised(
     wait_until(lambda: counted("monitor") > 2 and len(manager.monitor.looks("d", 0)) > there, 20, "looks in spite of an error after each")
 
 
-class Wishes:
+class FailingRegistry:
     """A registry that wants one deployment; each of its calls fails once with an unexpected error."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, co
         Once(monkeypatch, Reconciler, name)
         for name in ("_read_wanted", "_beat", "_observe", "_follow_conditions", "_try_again", "_follow_placements", "_until_done")
     ]
-    registry = Wishes()
+    registry = FailingRegistry()
     reconciler = Reconciler(manager, registry)  # type: ignore[arg-type]
     reconciler.start()
     try:
