@@ -153,10 +153,10 @@ MUTATIONS = {
     ),
     "disk-not-awaited": Mutation(
         "udo_protocol/state/checkpoints.py",
-        '*steps, ("EXEC",), ("WAITAOF", 1, 0, wait_ms)])\n'
-        "        replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]\n",
+        '*steps, ("EXEC",), ("WAITAOF", 1, 0, _WAIT_MS)])\n'
+        "        replies = [state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]\n",
         '*steps, ("EXEC",)])\n'
-        "        replies = [*(state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in range(len(steps) + 2)), [1]]\n",
+        "        replies = [*(state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 2)), [1]]\n",
         "node_manager/test_durability.py::test_an_acknowledged_epoch_was_synced_to_the_disk_and_survives_the_kill_of_both_servers",
     ),
     "window-never-closes": Mutation(
@@ -300,7 +300,7 @@ MUTATIONS = {
     ),
     "runs-of-a-lost-disk-not-counted": Mutation(
         "node_manager/deployments/lanes.py",
-        "if stored and placed is not None and not checkpoints.has_runs(state, slot.keys, session):",
+        "if asked.stored and placed is not None and not checkpoints.has_runs(state, slot.keys, session):",
         "if False:",
         "node_manager/test_spread_store.py::test_a_query_with_a_store_goes_on_when_a_node_has_lost_its_disk",
     ),
