@@ -1,16 +1,18 @@
 """Policies are plain functions found by name; a user adds one as "module:function", in a call or in a file of names.
 
-A name table maps each name to its function; `find` imports the function on request.
+A name table maps each name to its function; `find` imports the function on request, `settings` makes the settings of one that scales.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_type_hints
 
 from udo_protocol.errors import NotFound, UsageError
 
@@ -57,3 +59,25 @@ def find(kind: str, name: str, extra: Names | None = None) -> Callable[..., Any]
     if not callable(found):
         raise UsageError(f"{kind} policy {name!r} stands for {entry!r}: expected a function, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def settings(policy: Callable[..., Any], given: Mapping[str, Any] | None = None) -> Any:
+    """The settings of a policy for scaling: of the dataclass that is the type of its last parameter, with these values by name.
+
+    A policy around another one has a field `inner`: a mapping of all that are not its own. UsageError names a setting that the policy
+    does not have, or says that it has no such parameter.
+    """
+    name, last = getattr(policy, "__name__", policy), next(reversed(inspect.signature(policy).parameters), "")
+    try:
+        kind = get_type_hints(policy).get(last)
+    except NameError as e:
+        raise UsageError(f"scaling policy {name!r}: the types of its parameters are not known when it runs: {e}") from e
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise UsageError(f"scaling policy {name!r}: expected {name}(sample, memory, rng, settings), settings: a dataclass with defaults")
+    known, others = {f.name for f in fields(kind)}, dict(given or {})
+    own = {setting: others.pop(setting) for setting in known - {"inner"} if setting in others}
+    if "inner" in known:
+        own["inner"] = others
+    elif others:
+        raise UsageError(f"scaling policy {name!r} has no setting {min(others)!r}; there are {', '.join(sorted(known))}")
+    return kind(**own)

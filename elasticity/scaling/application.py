@@ -6,7 +6,6 @@ Pure functions: `sla` decides on one sample, with a token bucket for memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from elasticity.scaling import edf
@@ -14,8 +13,6 @@ from elasticity.scaling.edf import Bucket
 from elasticity.scaling.model import Plan
 
 INTERVAL_S = 30.0
-# Ours: a token per this interval while the response time is good, so that replicas are given back; 0: none, as in the paper.
-IDLE_TOKEN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -68,21 +65,20 @@ class ApplicationDecision:
     declined: tuple[tuple[Proposal, str], ...] = ()
 
 
-def sla(
-    sample: ApplicationSample,
-    memory: Bucket | None,
-    *,
-    response_ms: float = edf.R_MAX_MS,
-    downtime_percent: float | None = None,
-    beta: float = edf.BETA,
-    token_s: float = edf.TOKEN_S,
-    capacity: int = edf.CAPACITY,
-    idle_token_s: float = IDLE_TOKEN_S,
-) -> tuple[ApplicationDecision, Bucket]:
-    """Grant by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within downtime_percent (None: no limit).
+@dataclass(frozen=True)
+class SlaSettings(edf.TokenSettings):
+    """response_ms, downtime_percent of the last hour: the SLA; None: no limit. idle_token_s (ours): a token per this interval while the
+    response time is good, so that replicas are given back; 0: none, as in the paper."""
 
-    A token is earned every token_s while the response time is above beta · response_ms, else every idle_token_s (0: never); at most
-    `capacity` are kept. Nothing is granted while a deployment has no figures: missing figures are no good response time.
+    response_ms: float = edf.R_MAX_MS
+    downtime_percent: float | None = None
+    idle_token_s: float = 600.0
+
+
+def sla(sample: ApplicationSample, memory: Bucket | None, settings: SlaSettings) -> tuple[ApplicationDecision, Bucket]:
+    """Grant by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within the SLA's.
+
+    Nothing is granted while a deployment has no figures: missing figures are no good response time.
     """
     bucket = memory or Bucket()
     down_ms = min(sum(part.down_ms for part in sample.chain), 1000 * _passed_s(bucket, sample.at_s))
@@ -90,12 +86,13 @@ def sla(
     spent = tuple((at_s, ms) for at_s, ms in spent if sample.at_s - at_s < edf.DOWNTIME_WINDOW_S)
     bucket, known = replace(bucket, spent=spent), response(sample)
     missing = "; ".join(f"{part.deployment}: {part.missing}" for part in sample.chain if part.missing)
-    worried = known is not None and known > beta * response_ms
-    bucket = edf.refill(bucket, sample.at_s, None if missing else (token_s if worried else idle_token_s) or None, capacity)
+    worried = known is not None and known > settings.beta * settings.response_ms
+    token_s = None if missing else (settings.token_s if worried else settings.idle_token_s) or None
+    bucket = edf.refill(bucket, sample.at_s, token_s, settings.capacity)
     down_ms = sum(ms for _, ms in spent)
     if missing:
         return ApplicationDecision(known, down_ms, (), tuple((p, f"no figures of {missing}") for p in sample.proposals)), bucket
-    share = None if downtime_percent is None else downtime_percent / 100
+    share = None if settings.downtime_percent is None else settings.downtime_percent / 100
     granted, declined, bucket = edf.application_manager(sample.proposals, bucket, sample.at_s, share)
     return ApplicationDecision(known, down_ms, tuple(granted), tuple(declined)), bucket
 
@@ -106,13 +103,12 @@ def response(sample: ApplicationSample) -> float | None:
     return round(sum(there), 3) if there and not any(part.missing for part in sample.chain) else None
 
 
-def kept(decision: ApplicationDecision, settings: Mapping[str, float | None]) -> bool | None:
-    """Whether the SLA is kept; None if the response time is unknown."""
-    limit, percent = settings.get("response_ms") or edf.R_MAX_MS, settings.get("downtime_percent")
+def kept(decision: ApplicationDecision, response_ms: float, downtime_percent: float | None) -> bool | None:
+    """Whether this SLA is kept; None if the response time is unknown."""
     if decision.response_ms is None:
         return None
-    within = percent is None or decision.down_ms <= 10 * percent * edf.DOWNTIME_WINDOW_S
-    return decision.response_ms <= limit and within
+    within = downtime_percent is None or decision.down_ms <= 10 * downtime_percent * edf.DOWNTIME_WINDOW_S
+    return decision.response_ms <= response_ms and within
 
 
 def _passed_s(bucket: Bucket, at_s: float) -> float:

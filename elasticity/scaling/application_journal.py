@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from elasticity import policies
 from elasticity.scaling.application import ApplicationDecision, ApplicationSample, ChainPart, Proposal, sla
 from elasticity.scaling.edf import Bucket
 from elasticity.scaling.journal import FORMAT, Header
@@ -45,13 +46,13 @@ class ApplicationManager:
     """`sla` with its memory, for live decisions and for replays."""
 
     def __init__(self, header: Header) -> None:
-        self.header = header
+        self.header, self._settings = header, policies.settings(sla, header.settings)
         self._memory: Bucket | None = None
         self._number = 0
 
     def decide(self, sample: ApplicationSample) -> ApplicationEntry:
         """Make the next decision."""
-        decision, self._memory = sla(sample, self._memory, **self.header.settings)
+        decision, self._memory = sla(sample, self._memory, self._settings)
         self._number += 1
         return ApplicationEntry(self._number - 1, sample, decision)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from elasticity.scaling import application, edf, managed
+from elasticity.scaling import application, edf
+from elasticity.scaling.managed import ManagedSettings
 from elasticity.scaling.modes import ADVISE, MODES, OFF, Elasticity
 from udo_protocol.errors import UsageError
 
@@ -61,7 +61,7 @@ class ApplicationWish:
         return {**asdict(self), "deployments": list(self.deployments)}
 
     def manager_settings(self) -> dict[str, Any]:
-        """Keyword arguments of `application.sla`."""
+        """Settings of `application.sla`."""
         own = {name: self.settings[name] for name in MANAGER_SETTINGS if name in self.settings}
         return {"response_ms": self.response_ms, "downtime_percent": self.downtime_percent, **own}
 
@@ -88,8 +88,8 @@ class Membership:
 
     def header(self, wish: Elasticity, cores: int) -> dict[str, Any]:
         """Settings of `managed` on a node with this many cores; the deployment's own settings override the application's."""
-        known = inspect.signature(managed.managed).parameters
-        return {name: value for name, value in {**self.settings, **wish.header(cores)}.items() if name in known}
+        known, given = ManagedSettings.__dataclass_fields__, {**self.settings, **wish.header(cores)}
+        return {name: value for name, value in given.items() if name in known}
 
 
 def _in_range(name: str, value: Any, low: float, high: float) -> None:

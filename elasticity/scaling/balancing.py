@@ -15,19 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticity import policies
-from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, eng_load, imb_score
+from elasticity.balance.view import CHANCE_SIGMAS, THETA_PERCENT, BalanceDecision, BalanceLimits, LoadView, eng_load, imb_score
 from elasticity.scaling import guards
 from elasticity.scaling.model import GAIN, KeyGroups, OperatorSample, Plan, Sample
 
-POLICY = "DLB-H"
-# Samples in a row in which groups would move, and seconds between two steps: measurements before a step tell nothing about the next.
-CONFIRM, PACE_S = 2, 30.0
-# Share of the time; if the busiest replica is used less, it needs no relief.
-LEAST_USE = 0.3
-# A group that moved stays for this long, and the balance over this past must not get worse.
-STAY_S = 300.0
-# Groups per step: its pause is some milliseconds, and the next step continues.
-MOST_GROUPS = 16
 # A peak further from the best possible than twice this is worth a step (BalanceLimits.slack).
 SLACK = 0.05
 _NAMED = 3
@@ -36,21 +27,28 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BalanceSettings:
-    """See the constants above. policy: '' disables balancing."""
+    """The settings of balancing, part of those of the policies that balance."""
 
-    policy: str = POLICY
-    theta_percent: float = 15.0
-    least_use: float = LEAST_USE
-    confirm: int = CONFIRM
-    pace_s: float = PACE_S
-    stay_s: float = STAY_S
-    most_groups: int = MOST_GROUPS
-    sigmas: float = 3.0
+    # A balancing policy, '' for none; the imbScore that it may leave; see BalanceLimits.chance_sigmas.
+    balance: str = "DLB-H"
+    theta: float = THETA_PERCENT
+    balance_sigmas: float = CHANCE_SIGMAS
+    # Share of the time; if the busiest replica is used less, it needs no relief, and nothing moves.
+    balance_use: float = 0.3
+    # Samples in a row in which groups would move, and seconds between two steps: measurements before a step tell nothing about the next.
+    balance_confirm: int = 2
+    balance_s: float = 30.0
+    # Most groups per step: its pause is some milliseconds, and the next step continues.
+    balance_groups: int = 16
+    # No step in the other direction comes sooner: swings of the load shorter than this are not followed down and up again. A group that
+    # moved stays for this long, and the balance over this past must not get worse.
+    reverse_s: float = 300.0
 
 
 @dataclass(frozen=True)
 class BalanceMemory:
-    """The state of one operator. mean: events/window of each group over about the last stay_s, times `weight`; moved: last moves' times."""
+    """The state of one operator. mean: events/window of each group over about the last reverse_s, times `weight`; moved: when each group
+    moved last."""
 
     mean: Floats | None = None
     weight: float = 0.0
@@ -75,19 +73,19 @@ def propose(
 ) -> tuple[BalanceProposal, BalanceMemory]:
     """The balancing policy's move, if one is due, and the memory with this sample; `granted` records that it is made."""
     seen = operator.groups
-    if not settings.policy or seen is None or guards.unmeasured(operator):
+    if not settings.balance or seen is None or guards.unmeasured(operator):
         return BalanceProposal(), replace(memory, due=0)
-    memory = _remembered(memory, np.array(seen.events, float), sample.at_s, settings.stay_s)
+    memory = _remembered(memory, np.array(seen.events, float), sample.at_s, settings.reverse_s)
     if len(operator.replicas) < 2 or not sum(seen.events):
         return BalanceProposal(), replace(memory, due=0)
     decision, keys = _decided(seen, len(operator.replicas), sample.at_s, memory, settings)
     hot = _named(decision, seen)
     nothing = BalanceProposal(too_hot=hot, hot_replica=seen.places[decision.too_hot[0]] if hot else None)
     use = max(r.use or 0.0 for r in operator.replicas)
-    if not keys or (use < settings.least_use and guards.backlog_s(operator) < guards.BACKLOG_S):
+    if not keys or (use < settings.balance_use and guards.backlog_s(operator) < guards.BACKLOG_S):
         return nothing, replace(memory, due=0)
     memory = replace(memory, due=memory.due + 1)
-    if memory.due < settings.confirm or (memory.last_s is not None and sample.at_s - memory.last_s < settings.pace_s):
+    if memory.due < settings.balance_confirm or (memory.last_s is not None and sample.at_s - memory.last_s < settings.balance_s):
         return nothing, memory
     return replace(nothing, plan=_plan(sample, operator, decision, keys, hot)), memory
 
@@ -112,17 +110,17 @@ def _decided(
 ) -> tuple[BalanceDecision, list[int]]:
     """The policy's decision, and those of its groups that may move; none if they alone would not help."""
     places, events = np.array(seen.places), np.array(seen.events)
-    staying = [g for g, when in memory.moved.items() if at_s - when < settings.stay_s and g < len(places)]
+    staying = [g for g, when in memory.moved.items() if at_s - when < settings.reverse_s and g < len(places)]
     held = None
     if staying:  # a group that weighs more than its load does not move
         held = np.zeros(len(places))
         held[staying] = np.inf
     limits = BalanceLimits(
-        settings.theta_percent, SLACK, settings.most_groups, events_per_byte=1.0 if staying else 0.0, chance_sigmas=settings.sigmas
+        settings.theta, SLACK, settings.balance_groups, events_per_byte=1.0 if staying else 0.0, chance_sigmas=settings.balance_sigmas
     )
-    decision: BalanceDecision = policies.find("balance", settings.policy)(LoadView(places, events, replicas, held), limits)
+    decision: BalanceDecision = policies.find("balance", settings.balance)(LoadView(places, events, replicas, held), limits)
     keys = [int(g) for g in decision.keys if events[g] and g not in staying]
-    keys = sorted(sorted(keys, key=lambda g: (-int(events[g]), g))[: settings.most_groups])
+    keys = sorted(sorted(keys, key=lambda g: (-int(events[g]), g))[: settings.balance_groups])
     after = places.copy()
     after[keys] = decision.keys_map[keys]
     if not _lower(places, after, events.astype(float), replicas):

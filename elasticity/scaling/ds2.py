@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from elasticity.scaling import guards
 from elasticity.scaling.model import OperatorSample, Plan, Sample, ScalingDecision, plan
 
-# FLIP-271's defaults: replicas are to be busy for 60 % of the time, and only a use outside 40 to 80 % changes their number.
-TARGET_USE, MOST_USE, LEAST_USE = 0.6, 0.8, 0.4
-# The time within which a backlog is to be gone.
-CATCH_UP_S = 60.0
-CALM_S = 600.0
 # Scaling out that brought less than this share of the expected capacity is not repeated for HOLD_S.
 EFFECTIVE, HOLD_S = 0.1, 1800.0
 # A replica whose answers had no room for more than this share of the time could have answered more than it did.
@@ -32,17 +27,19 @@ class Ds2Memory:
     held: Mapping[str, float] = field(default_factory=dict)  # until when
 
 
-def ds2(
-    sample: Sample,
-    memory: Ds2Memory | None,
-    rng: random.Random,
-    *,
-    target_use: float = TARGET_USE,
-    most_use: float = MOST_USE,
-    least_use: float = LEAST_USE,
-    catch_up_s: float = CATCH_UP_S,
-    calm_s: float = CALM_S,
-) -> tuple[ScalingDecision, Ds2Memory]:
+@dataclass(frozen=True)
+class Ds2Settings:
+    """FLIP-271's defaults: replicas are to be busy for target_use of the time, and only a use outside least_use to most_use changes their
+    number. catch_up_s: the time within which a backlog is to be gone. calm_s: see edf.GuardedSettings."""
+
+    target_use: float = 0.6
+    most_use: float = 0.8
+    least_use: float = 0.4
+    catch_up_s: float = 60.0
+    calm_s: float = 600.0
+
+
+def ds2(sample: Sample, memory: Ds2Memory | None, rng: random.Random, settings: Ds2Settings) -> tuple[ScalingDecision, Ds2Memory]:
     """Set all operators at once to the number of replicas that gives a use of target_use; grant all that the guards let pass."""
     memory = memory or Ds2Memory()
     operators = guards.in_order(sample.operators)
@@ -53,17 +50,17 @@ def ds2(
         if (ratio := _selectivity(o)) is not None:
             selectivity[o.name] = ratio
     held, expected = _judge(sample, memory, rate)
-    arriving = demand(operators, rate, selectivity, catch_up_s)
+    arriving = demand(operators, rate, selectivity, settings.catch_up_s)
     calm, granted, declined = memory.calm, list[Plan](), list[tuple[Plan, str]]()
     for o in operators:
         now, wanted = len(o.replicas), arriving[o.name]
         if o.name not in rate or guards.unmeasured(o):
             continue
         use = wanted / (rate[o.name] * now)
-        needed = min(max(math.ceil(wanted / (rate[o.name] * target_use)), 1), o.max_replicas)
-        needed = needed if use > most_use and needed > now or use < least_use and needed < now else now
-        against = guards.against_scale_in(o, needed, most_use) if needed < now else None
-        calm, shrunk = calm.shrink(o.name, now if against else needed, now, sample.at_s, calm_s)
+        needed = min(max(math.ceil(wanted / (rate[o.name] * settings.target_use)), 1), o.max_replicas)
+        needed = needed if use > settings.most_use and needed > now or use < settings.least_use and needed < now else now
+        against = guards.against_scale_in(o, needed, settings.most_use) if needed < now else None
+        calm, shrunk = calm.shrink(o.name, now if against else needed, now, sample.at_s, settings.calm_s)
         why = f"{wanted:.0f} events/s at {rate[o.name]:.0f} a replica"
         if needed < now:
             p = plan(sample, o, "scale_in", min(shrunk, now - 1), why)

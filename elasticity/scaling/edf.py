@@ -10,15 +10,8 @@ from typing import Protocol, TypeVar
 from elasticity.scaling import guards
 from elasticity.scaling.model import Host, OperatorSample, Plan, Sample, ScalingDecision, plan
 
-# Paper 5, section 4.
-U_MAX = S_OUT = 0.7
-C = 0.75
+# Paper 5, section 4, as are the defaults of the settings.
 R_MAX_MS = 200.0
-BETA = 0.75
-TOKEN_S = 60.0
-CAPACITY = 1
-# Ours: an operator shrinks only after its replicas were not needed for this long, else it follows every trough of the load.
-CALM_S = 600.0
 # The window of the SLA's second objective, downtime.
 DOWNTIME_WINDOW_S = 3600.0
 
@@ -56,54 +49,67 @@ class EdfMemory:
     calm: guards.Calm = field(default_factory=guards.Calm)
 
 
-def accept_all(
-    sample: Sample, memory: None, rng: random.Random, *, u_max: float = U_MAX, s_out: float = S_OUT, c: float = C
-) -> tuple[ScalingDecision, None]:
+@dataclass(frozen=True)
+class OperatorManagerSettings:
+    """The thresholds of `operator_manager`, as shares: use of a node, use of a replica, and what of the latter is low enough to shrink."""
+
+    u_max: float = 0.7
+    s_out: float = 0.7
+    c: float = 0.75
+
+
+@dataclass(frozen=True)
+class GuardedSettings(OperatorManagerSettings):
+    """calm_s (ours): an operator shrinks only once its replicas were not needed for this long, else it follows every trough of the load."""
+
+    calm_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """A token is earned every token_s while the response time is above beta times the agreed one; at most `capacity` are kept."""
+
+    beta: float = 0.75
+    token_s: float = 60.0
+    capacity: int = 1
+
+
+@dataclass(frozen=True)
+class EdfSettings(GuardedSettings, TokenSettings):
+    """r_max_ms: the agreed response time. idle_token_s (ours; None as in the paper): otherwise a token is earned this often, so that
+    replicas are given back. downtime_share: the SLA's second objective, share of the last hour; None: no limit."""
+
+    r_max_ms: float = R_MAX_MS
+    idle_token_s: float | None = None
+    downtime_share: float | None = None
+
+
+def accept_all(sample: Sample, memory: None, rng: random.Random, settings: OperatorManagerSettings) -> tuple[ScalingDecision, None]:
     """The paper's baseline: grant every proposal of an Operator Manager."""
-    return ScalingDecision(granted=tuple(p for o in sample.operators for p in operator_manager(sample, o, rng, u_max, s_out, c))), None
+    return ScalingDecision(granted=tuple(p for o in sample.operators for p in operator_manager(sample, o, rng, settings))), None
 
 
-def edf(
-    sample: Sample,
-    memory: EdfMemory | None,
-    rng: random.Random,
-    *,
-    r_max_ms: float = R_MAX_MS,
-    beta: float = BETA,
-    token_s: float = TOKEN_S,
-    capacity: int = CAPACITY,
-    idle_token_s: float | None = None,
-    downtime_share: float | None = None,
-    calm_s: float = CALM_S,
-    u_max: float = U_MAX,
-    s_out: float = S_OUT,
-    c: float = C,
-) -> tuple[ScalingDecision, EdfMemory]:
-    """Grant the proposals that the guards let pass by gain ÷ cost, best first, a token each.
-
-    beta, r_max_ms: a token is earned every token_s while the response time is above beta · r_max_ms; at most `capacity` are kept.
-    idle_token_s (ours; None as in the paper): otherwise a token is earned this often, so that replicas are given back.
-    downtime_share: the SLA's second objective, share of the last hour; None: no limit.
-    """
+def edf(sample: Sample, memory: EdfMemory | None, rng: random.Random, settings: EdfSettings) -> tuple[ScalingDecision, EdfMemory]:
+    """Grant the proposals that the guards let pass by gain ÷ cost, best first, a token each."""
     memory = memory or EdfMemory()
     calm, proposals, declined = memory.calm, list[Plan](), list[tuple[Plan, str]]()
     for operator in sample.operators:
-        wanted, refused, calm = guarded(sample, operator, rng, calm, u_max, s_out, c, calm_s)
+        wanted, refused, calm = guarded(sample, operator, rng, calm, settings)
         proposals += wanted
         declined += refused
-    worried = sample.response_ms is not None and sample.response_ms > beta * r_max_ms
-    bucket = refill(memory.bucket, sample.at_s, token_s if worried else idle_token_s, capacity)
-    granted, refused, bucket = application_manager(proposals, bucket, sample.at_s, downtime_share)
+    worried = sample.response_ms is not None and sample.response_ms > settings.beta * settings.r_max_ms
+    bucket = refill(memory.bucket, sample.at_s, settings.token_s if worried else settings.idle_token_s, settings.capacity)
+    granted, refused, bucket = application_manager(proposals, bucket, sample.at_s, settings.downtime_share)
     return ScalingDecision(tuple(granted), (*declined, *refused)), EdfMemory(bucket, calm)
 
 
 def guarded(
-    sample: Sample, operator: OperatorSample, rng: random.Random, calm: guards.Calm, u_max: float, s_out: float, c: float, calm_s: float
+    sample: Sample, operator: OperatorSample, rng: random.Random, calm: guards.Calm, settings: GuardedSettings
 ) -> tuple[list[Plan], list[tuple[Plan, str]], guards.Calm]:
     """Proposals of an operator's manager that the guards let pass; those they do not, with the reason; and the calm afterwards."""
-    wanted, now = operator_manager(sample, operator, rng, u_max, s_out, c), len(operator.replicas)
+    wanted, now, s_out = operator_manager(sample, operator, rng, settings), len(operator.replicas), settings.s_out
     shrink = next((p for p in wanted if p.kind == "scale_in" and not guards.against_scale_in(operator, p.replicas, s_out)), None)
-    calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, calm_s)
+    calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, settings.calm_s)
     proposals, declined = list[Plan](), list[tuple[Plan, str]]()
     for p in wanted:
         reason = None
@@ -118,7 +124,7 @@ def guarded(
     return proposals, declined, calm
 
 
-def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Random, u_max: float, s_out: float, c: float) -> list[Plan]:
+def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Random, settings: OperatorManagerSettings) -> list[Plan]:
     """The local policy (section 3.1): the proposals of one operator's manager, which sees its own replicas, their nodes and the neighbours.
 
     At most one replica moves from a node above u_max; one is added if a replica is used above s_out, else one of the two busiest
@@ -127,20 +133,20 @@ def operator_manager(sample: Sample, operator: OperatorSample, rng: random.Rando
     nodes, plans, n = {node.name: node for node in sample.nodes}, list[Plan](), len(operator.replicas)
     if any(r.use is None for r in operator.replicas) or not operator.replicas:
         return []
-    overloaded = [r for r in operator.replicas if nodes[r.node].use > u_max]
+    overloaded = [r for r in operator.replicas if nodes[r.node].use > settings.u_max]
     if overloaded:
         replica = rng.choice(overloaded)
-        target = near(nodes[replica.node], nodes, rng, u_max)
+        target = near(nodes[replica.node], nodes, rng, settings.u_max)
         if target:
             why = f"node {replica.node} is used {nodes[replica.node].use:.0%}"
             plans.append(plan(sample, operator, "migrate", n, why, replica.name, target))
     busiest = sorted(operator.replicas, key=lambda r: r.use or 0.0, reverse=True)
     use = [r.use or 0.0 for r in busiest]
-    if use[0] > s_out:
-        target = near(nodes[busiest[0].node], nodes, rng, u_max)
+    if use[0] > settings.s_out:
+        target = near(nodes[busiest[0].node], nodes, rng, settings.u_max)
         why = f"replica {busiest[0].name} is used {use[0]:.0%}"
         plans.append(plan(sample, operator, "scale_out", n + 1, why, target=target))
-    elif n > 1 and sum(use) / (n - 1) < c * s_out:
+    elif n > 1 and sum(use) / (n - 1) < settings.c * settings.s_out:
         why = f"the others would be used {sum(use) / (n - 1):.0%}"
         plans.append(plan(sample, operator, "scale_in", n - 1, why, replica=rng.choice(busiest[:2]).name))
     return plans

@@ -13,8 +13,6 @@ from elasticity.bottleneck.signals import SlotSample, inputs
 from elasticity.scaling import guards
 from elasticity.scaling.model import OperatorSample, Plan, Sample, ScalingDecision, plan
 
-# The paper doubles the executors of a bottleneck.
-GROW = 2.0
 # Most use of the busiest replica after scaling in, as in DS2.
 MOST_USE = 0.8
 
@@ -26,31 +24,32 @@ class FuzzyMemory:
     watches: Mapping[str, OperatorHistory] = field(default_factory=dict)
 
 
-def fuzzy(
-    sample: Sample,
-    memory: FuzzyMemory | None,
-    rng: random.Random,
-    *,
-    grow: float = GROW,
-    confirm: int = 2,
-    calm: int = 20,
-    settle: int = 4,
-    rules: str = "",
-) -> tuple[ScalingDecision, FuzzyMemory]:
-    """Give a bottleneck `grow` times its replicas, take one from an idle operator. confirm, calm, settle: samples, see
+@dataclass(frozen=True)
+class FuzzySettings:
+    """grow: a bottleneck gets so many times its replicas; the paper doubles its executors. confirm, calm, settle: samples, see
     Hysteresis. rules: text of a rule table, '' for the shipped one."""
-    watches, model = dict((memory or FuzzyMemory()).watches), logic.given(rules)
+
+    grow: float = 2.0
+    confirm: int = 2
+    calm: int = 20
+    settle: int = 4
+    rules: str = ""
+
+
+def fuzzy(sample: Sample, memory: FuzzyMemory | None, rng: random.Random, settings: FuzzySettings) -> tuple[ScalingDecision, FuzzyMemory]:
+    """Give a bottleneck `grow` times its replicas, take one from an idle operator."""
+    watches, model = dict((memory or FuzzyMemory()).watches), logic.given(settings.rules)
+    patience = Hysteresis(settings.confirm, settings.calm, settings.settle)
     granted, declined = list[Plan](), list[tuple[Plan, str]]()
     for o in sample.operators:
         seen = None if guards.unmeasured(o) else inputs([_slot(o, i) for i in range(len(o.replicas))])
         found = logic.evaluate(model, seen) if seen else None
-        patience = Hysteresis(confirm, calm, settle)
         watches[o.name], what = step(watches.get(o.name, OperatorHistory()), found.load if found else None, model.thresholds, patience)
         if found is None or what not in ("take_over", "scale_in"):
             continue
         why = found.text().splitlines()[0]
         if what == "take_over":
-            to = min(math.ceil(len(o.replicas) * grow), o.max_replicas)
+            to = min(math.ceil(len(o.replicas) * settings.grow), o.max_replicas)
             p, reason = plan(sample, o, "scale_out", to, why), guards.against_scale_out(sample, o)
         else:
             to = len(o.replicas) - 1

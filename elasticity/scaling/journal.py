@@ -66,13 +66,14 @@ class Controller:
 
     def __init__(self, header: Header, extra: policies.Names | None = None) -> None:
         self._header, self._policy = header, policies.find("scaling", header.policy, extra)
+        self._settings = policies.settings(self._policy, header.settings)
         self._memory: Any = None
         self._number = 0
 
     def decide(self, sample: Sample) -> JournalEntry:
         """Make the next decision."""
         rng = random.Random(f"{self._header.seed}:{self._number}")
-        decision, self._memory = self._policy(sample, self._memory, rng, **self._header.settings)
+        decision, self._memory = self._policy(sample, self._memory, rng, self._settings)
         self._number += 1
         return JournalEntry(self._number - 1, sample, decision)
 

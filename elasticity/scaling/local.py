@@ -17,16 +17,11 @@ from elasticity import policies
 from elasticity.scaling import balancing, scale_out
 from elasticity.scaling.balancing import BalanceMemory, BalanceProposal, BalanceSettings
 from elasticity.scaling.edf import Bucket, refill
-from elasticity.scaling.fuzzy import GROW
+from elasticity.scaling.fuzzy import FuzzySettings
 from elasticity.scaling.model import Kind, OperatorSample, Plan, Sample, ScalingDecision, plan
 from elasticity.scaling.scale_out import PreparedMemory
 
 POLICY = "fuzzy"
-# A new slot takes some seconds to load and to get lanes; two steps in a row allow for a load that jumps.
-TOKEN_S = 30.0
-CAPACITY = 2
-# Swings of the load shorter than this are not followed down and up again.
-REVERSE_S = 300.0
 # If other replicas are used above this, scaling out helps even beside a hot key group.
 MOST_USE = 0.8
 
@@ -44,54 +39,41 @@ class LocalMemory:
     prepared: Mapping[str, PreparedMemory] = field(default_factory=dict)
 
 
-def local(
-    sample: Sample,
-    memory: LocalMemory | None,
-    rng: random.Random,
-    *,
-    policy: str = POLICY,
-    least: int = 1,
-    most: int = 1,
-    token_s: float = TOKEN_S,
-    capacity: int = CAPACITY,
-    reverse_s: float = REVERSE_S,
-    idle_after_s: float = 0.0,
-    balance: str = balancing.POLICY,
-    theta: float = 15.0,
-    balance_use: float = balancing.LEAST_USE,
-    balance_confirm: int = balancing.CONFIRM,
-    balance_s: float = balancing.PACE_S,
-    balance_groups: int = balancing.MOST_GROUPS,
-    balance_sigmas: float = 3.0,
-    strategy: str = scale_out.STRATEGY,
-    hold_s: float = scale_out.HOLD_S,
-    refresh_s: float = scale_out.REFRESH_S,
-    **settings: Any,
-) -> tuple[ScalingDecision, LocalMemory]:
-    """The decision of `policy` (its own settings as `settings`), limited by least, most, the tokens and reverse_s.
+@dataclass(frozen=True)
+class LocalSettings(BalanceSettings):
+    """`policy` decides, by the settings `inner`: all those that are not among the following. least, most: replicas."""
 
-    idle_after_s: after this long without an event an operator has no replica until one comes; 0: never. It is woken without a decision.
-    balance: a balancing policy, '' for none; theta: the imbScore that it may leave. balance_use: use of the busiest replica below which
-    nothing moves; balance_confirm: samples in a row with an imbalance; balance_s: between two steps; balance_groups: at most per step;
-    balance_sigmas: see BalanceLimits.chance_sigmas. A group that has moved stays for reverse_s. strategy: how an operator with state scales
-    out (scale_out.STRATEGIES), '' for unprepared; hold_s: how long prepared slots stay unchanged; refresh_s: between two refreshes of them
-    by the node manager.
-    """
-    memory = memory or LocalMemory()
-    balancer = BalanceSettings(
-        balance, theta, balance_use, balance_confirm, balance_s, stay_s=reverse_s, most_groups=balance_groups, sigmas=balance_sigmas
-    )
-    decided, inner = policies.find("scaling", policy)(sample, memory.inner, rng, **settings)
-    bucket = refill(memory.bucket or Bucket(tokens=capacity), sample.at_s, token_s, capacity)
+    policy: str = POLICY
+    inner: Mapping[str, Any] = field(default_factory=dict)
+    least: int = 1
+    most: int = 1
+    # A new slot takes some seconds to load and to get lanes; two steps in a row allow for a load that jumps.
+    token_s: float = 30.0
+    capacity: int = 2
+    # After this long without an event an operator has no replica until one comes; 0: never. It is woken without a decision.
+    idle_after_s: float = 0.0
+    # How an operator with state scales out (scale_out.STRATEGIES), '' for unprepared; how long prepared slots stay unchanged; and the time
+    # between two refreshes of them by the node manager.
+    strategy: str = scale_out.STRATEGY
+    hold_s: float = scale_out.HOLD_S
+    refresh_s: float = scale_out.REFRESH_S
+
+
+def local(sample: Sample, memory: LocalMemory | None, rng: random.Random, settings: LocalSettings) -> tuple[ScalingDecision, LocalMemory]:
+    """The decision of the policy inside, limited by least, most, the tokens and reverse_s."""
+    memory, least, most, reverse_s = memory or LocalMemory(), settings.least, settings.most, settings.reverse_s
+    policy = policies.find("scaling", settings.policy)
+    decided, inner = policy(sample, memory.inner, rng, policies.settings(policy, settings.inner))
+    bucket = refill(memory.bucket or Bucket(tokens=settings.capacity), sample.at_s, settings.token_s, settings.capacity)
     granted, declined, steps, balances = list[Plan](), list(decided.declined), dict(memory.steps), dict(memory.balance)
     prepared = dict(memory.prepared)
     events_s = {o.name: sample.at_s if _at_work(o) else memory.events_s.get(o.name, sample.at_s) for o in sample.operators}
     for o in sample.operators:
-        found, mine = balancing.propose(sample, o, balances.get(o.name, BalanceMemory()), balancer)
+        found, mine = balancing.propose(sample, o, balances.get(o.name, BalanceMemory()), settings)
         balances[o.name], last = mine, steps.get(o.name)
-        if idle_after_s and not o.replicas:  # a frame wakes it
+        if settings.idle_after_s and not o.replicas:  # a frame wakes it
             continue
-        if idle_after_s and o.groups is None and sample.at_s - events_s[o.name] >= idle_after_s:
+        if settings.idle_after_s and o.groups is None and sample.at_s - events_s[o.name] >= settings.idle_after_s:
             granted.append(plan(sample, o, "scale_in", 0, f"no event for {sample.at_s - events_s[o.name]:.0f} s"))
             continue
         if (needed := bound(sample, o, least, most)) is not None:
@@ -103,7 +85,7 @@ def local(
         if not bucket.tokens:
             judged = [(p, why or "no token") for p, why in judged]
         before = len(granted)
-        if found.plan is not None and not settling(last, sample.at_s, balance_s):
+        if found.plan is not None and not settling(last, sample.at_s, settings.balance_s):
             scales_out = any(p.kind == "scale_out" and why is None for p, why in judged)
             if not (scales_out and balanced(mine, last, sample.at_s, reverse_s)):
                 granted.append(found.plan)
@@ -111,7 +93,7 @@ def local(
                 judged = [(p, why or "its key groups are balanced first") for p, why in judged]
         taken = False
         for p, why in judged:
-            if why is None and p.kind == "scale_out" and mine.last_s is not None and sample.at_s - mine.last_s < balance_s:
+            if why is None and p.kind == "scale_out" and mine.last_s is not None and sample.at_s - mine.last_s < settings.balance_s:
                 why = f"its key groups were balanced {sample.at_s - mine.last_s:.0f} s ago"
             if why or taken:
                 declined.append((p, why or "one step at a time"))
@@ -123,10 +105,10 @@ def local(
             if granted[-1].kind == "scale_out":
                 prepared[o.name] = scale_out.taken_over(prepared.get(o.name, PreparedMemory()), sample.at_s)
             continue
-        asked = plan(sample, o, "scale_out", scale_out.grown(o, float(settings.get("grow", GROW)), most), _soon(o))
-        ahead = bool(strategy) and (o.name in decided.prepared or any(p.kind == "scale_out" for p, _ in wanted))
+        asked = plan(sample, o, "scale_out", scale_out.grown(o, settings.inner.get("grow", FuzzySettings.grow), most), _soon(o))
+        ahead = bool(settings.strategy) and (o.name in decided.prepared or any(p.kind == "scale_out" for p, _ in wanted))
         ahead = ahead and not (in_vain(asked, o, found) or against(last, asked, sample.at_s, reverse_s))
-        step, prepared[o.name] = scale_out.propose(sample, asked, o, prepared.get(o.name, PreparedMemory()), ahead, hold_s)
+        step, prepared[o.name] = scale_out.propose(sample, asked, o, prepared.get(o.name, PreparedMemory()), ahead, settings.hold_s)
         granted += [] if step is None else [step]
     memory = LocalMemory(inner, bucket, steps, balances, events_s, prepared)
     return ScalingDecision(tuple(granted), tuple(declined), decided.prepared), memory

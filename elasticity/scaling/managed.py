@@ -31,37 +31,25 @@ class ManagedMemory:
     balance: Mapping[str, BalanceMemory] = field(default_factory=dict)
 
 
-def managed(
-    sample: Sample,
-    memory: ManagedMemory | None,
-    rng: random.Random,
-    *,
-    least: int = 1,
-    most: int = 1,
-    u_max: float = edf.U_MAX,
-    s_out: float = edf.S_OUT,
-    c: float = edf.C,
-    calm_s: float = edf.CALM_S,
-    reverse_s: float = local.REVERSE_S,
-    balance: str = balancing.POLICY,
-    theta: float = 15.0,
-    balance_use: float = balancing.LEAST_USE,
-    balance_confirm: int = balancing.CONFIRM,
-    balance_s: float = balancing.PACE_S,
-    balance_groups: int = balancing.MOST_GROUPS,
-    balance_sigmas: float = 3.0,
-    spread: int = 0,
-) -> tuple[ScalingDecision, ManagedMemory]:
-    """The steps and proposals of an Operator Manager. u_max, s_out, c: see edf.operator_manager; the others as in local.local.
+@dataclass(frozen=True)
+class ManagedSettings(edf.GuardedSettings, BalanceSettings):
+    """least, most: replicas. spread: 0 unless the deployment's slots are spread over nodes, then 1 without state, 2 with state.
 
-    spread: 0 unless the deployment's slots are spread over nodes, then 1 without state, 2 with state. If spread, bounds are not enforced
-    by the node, since the registry says how many slots a node has; a new slot may come to a neighbour, and a slot may move there. With
-    state that may be the node's last one, and a scale-out names the replica that gives the new slot key groups.
+    If spread, bounds are not enforced by the node, since the registry says how many slots a node has; a new slot may come to a neighbour,
+    and a slot may move there. With state that may be the node's last one, and a scale-out names the replica that gives the new slot key
+    groups.
     """
-    memory = memory or ManagedMemory()
-    balancer = BalanceSettings(
-        balance, theta, balance_use, balance_confirm, balance_s, stay_s=reverse_s, most_groups=balance_groups, sigmas=balance_sigmas
-    )
+
+    least: int = 1
+    most: int = 1
+    spread: int = 0
+
+
+def managed(
+    sample: Sample, memory: ManagedMemory | None, rng: random.Random, settings: ManagedSettings
+) -> tuple[ScalingDecision, ManagedMemory]:
+    """The steps and proposals of an Operator Manager."""
+    memory, reverse_s = memory or ManagedMemory(), settings.reverse_s
     calm, counts, steps, balances = memory.calm, dict(memory.counts), dict(memory.steps), dict(memory.balance)
     granted, declined = list[Plan](), list[tuple[Plan, str]]()
     for o in sample.operators:
@@ -70,20 +58,18 @@ def managed(
         if now != before:
             calm = replace(calm, since={name: since for name, since in calm.since.items() if name != o.name})
             steps[o.name] = ("scale_out" if now > before else "scale_in", sample.at_s)
-        found, mine = balancing.propose(sample, o, balances.get(o.name, BalanceMemory()), balancer)
+        found, mine = balancing.propose(sample, o, balances.get(o.name, BalanceMemory()), settings)
         balances[o.name], last = mine, steps.get(o.name)
-        if not spread and (needed := local.bound(sample, o, least, most)) is not None:
+        if not settings.spread and (needed := local.bound(sample, o, settings.least, settings.most)) is not None:
             granted.append(needed)
             continue
-        wanted, refused, after = edf.guarded(sample, o, rng, calm, u_max, s_out, c, calm_s)
+        wanted, refused, after = edf.guarded(sample, o, rng, calm, settings)
         if not any(p.kind == "scale_in" for p in wanted):  # a proposed scale-in stays calm until it is granted
             calm = after
         declined += refused
-        judged = [
-            (_gain(sample, o, p, u_max, s_out, c, spread), _against(p, now, least, spread) or local.in_vain(p, o, found)) for p in wanted
-        ]
+        judged = [(_gain(sample, o, p, settings), _against(p, now, settings) or local.in_vain(p, o, found)) for p in wanted]
         judged = [(p, why or local.against(last, p, sample.at_s, reverse_s)) for p, why in judged]
-        if found.plan is not None and not local.settling(last, sample.at_s, balance_s):
+        if found.plan is not None and not local.settling(last, sample.at_s, settings.balance_s):
             scales_out = any(p.kind == "scale_out" and why is None for p, why in judged)
             if not (scales_out and local.balanced(mine, last, sample.at_s, reverse_s)):
                 granted.append(found.plan)
@@ -98,27 +84,27 @@ def asked(decision: ScalingDecision) -> tuple[Plan, ...]:
     return tuple(p for p, why in decision.declined if why == ASKED)
 
 
-def _against(step: Plan, now: int, least: int, spread: int) -> str | None:
-    if spread == 1 and step.kind != "scale_out" and now < 2:
+def _against(step: Plan, now: int, settings: ManagedSettings) -> str | None:
+    if settings.spread == 1 and step.kind != "scale_out" and now < 2:
         return LAST
     if step.kind == "migrate":
-        return None if spread else ADVICE
-    return f"it has its least of {least}" if step.kind == "scale_in" and now <= least else None
+        return None if settings.spread else ADVICE
+    return f"it has its least of {settings.least}" if step.kind == "scale_in" and now <= settings.least else None
 
 
-def _gain(sample: Sample, operator: OperatorSample, step: Plan, u_max: float, s_out: float, c: float, spread: int) -> Plan:
+def _gain(sample: Sample, operator: OperatorSample, step: Plan, settings: ManagedSettings) -> Plan:
     """The step with its gain refined within its kind: how far its figure is beyond the threshold, from 0 to below 1 (ours).
 
     If each node has slots of its own, a new one comes to this node: no target.
     """
-    use = [r.use or 0.0 for r in operator.replicas]
+    use, u_max, s_out = [r.use or 0.0 for r in operator.replicas], settings.u_max, settings.s_out
     if step.kind == "scale_out":
         beyond = (max(use) - s_out) / (1 - s_out) if s_out < 1 else 0.0
     elif step.kind == "migrate":
         beyond = (max(n.use for n in sample.nodes) - u_max) / (1 - u_max) if u_max < 1 else 0.0
     else:
-        beyond = 1 - sum(use) / max(len(use) - 1, 1) / (c * s_out) if c * s_out else 0.0
-    target = step.target if spread or step.kind == "migrate" else None
-    if spread == 2 and step.kind == "scale_out":
+        beyond = 1 - sum(use) / max(len(use) - 1, 1) / (settings.c * s_out) if settings.c * s_out else 0.0
+    target = step.target if settings.spread or step.kind == "migrate" else None
+    if settings.spread == 2 and step.kind == "scale_out":
         step = replace(step, replica=max(operator.replicas, key=lambda r: r.use or 0.0).name)
     return replace(step, gain=round(GAIN[step.kind] + min(max(beyond, 0.0), 1.0) * 0.99, 4), target=target)

@@ -1,7 +1,8 @@
 """A scaling policy's view of an application, and its answer (paper 5, sections 2 and 3).
 
-A policy is `policy(sample, memory, rng, **settings) -> (ScalingDecision, memory)`: memory is its own, None at first, and never changed
-in place; all randomness comes from rng. The same samples, settings and seed lead to the same decisions.
+A policy is `policy(sample, memory, rng, settings) -> (ScalingDecision, memory)`: memory is its own, None at first, and never changed in
+place; all randomness comes from rng; settings is a frozen dataclass of its own, with defaults (policies.settings). The same samples,
+settings and seed lead to the same decisions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -28,8 +27,8 @@ class Elasticity:
     """off: nothing is decided. advise: decisions are only recorded. auto: they are carried out.
 
     policy: a shipped scaling policy. least, most: slots on each node; most 0: as many as the node has cores. idle_after_s: after this
-    long without an event a deployment without state has no instance until the next event; 0: never. settings: keyword arguments of the
-    policy, or of `local`, which keeps it within the bounds.
+    long without an event a deployment without state has no instance until the next event; 0: never. settings: of the policy, or of
+    `local`, which keeps it within the bounds.
     """
 
     mode: str = ADVISE
@@ -67,9 +66,9 @@ class Elasticity:
         known = policies.shipped()["scaling"]
         if self.policy not in known or self.policy in _AROUND:  # a node loads no code that a deployment names
             raise UsageError(f"elasticity: expected a policy that comes with the package, {', '.join(sorted(known.keys() - _AROUND))}")
-        own = {**_settings(local.local), **_settings(policies.find("scaling", self.policy))}
-        for reserved in ("policy", "least", "most", "idle_after_s"):
-            own.pop(reserved, None)
+        own = {**vars(local.LocalSettings()), **vars(policies.settings(policies.find("scaling", self.policy)))}
+        for reserved in ("policy", "least", "most", "idle_after_s", "inner"):
+            del own[reserved]
         if not isinstance(self.settings, Mapping):
             raise UsageError(f"elasticity: expected settings by name, got {self.settings!r}")
         for name, value in self.settings.items():
@@ -111,9 +110,3 @@ class Elasticity:
         most = self.most or max(min(cores, MOST_SLOTS), self.least)
         idle = {"idle_after_s": float(self.idle_after_s)} if self.idle_after_s else {}
         return {"policy": self.policy, "least": self.least, "most": most, **idle, **self.settings}
-
-
-def _settings(policy: Any) -> dict[str, Any]:
-    """The keyword arguments of a policy, with their defaults."""
-    kinds = inspect.signature(policy).parameters.values()
-    return {p.name: p.default for p in kinds if p.kind is inspect.Parameter.KEYWORD_ONLY}

@@ -169,7 +169,7 @@ class ApplicationManagers:
             "at": iso(last.sample.at_s),
             "response_ms": last.decision.response_ms,
             "downtime_percent": round(last.decision.down_ms / _HOUR_S / 10, 6),
-            "kept": kept(last.decision, wish.manager_settings()),
+            "kept": kept(last.decision, wish.response_ms, wish.downtime_percent),
             "chain": [asdict(part) for part in last.sample.chain],
         }
 

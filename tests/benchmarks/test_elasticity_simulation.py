@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,17 @@ from benchmarks.simulated import chain, cluster
 from elasticity.scaling.model import Sample, ScalingDecision, plan
 
 
-def never(sample: Sample, memory: None, rng: random.Random) -> tuple[ScalingDecision, None]:
+@dataclass(frozen=True)
+class Nothing:
+    """No settings."""
+
+
+def never(sample: Sample, memory: None, rng: random.Random, settings: Nothing) -> tuple[ScalingDecision, None]:
     """A policy that changes nothing."""
     return ScalingDecision(), None
 
 
-def always(sample: Sample, memory: None, rng: random.Random) -> tuple[ScalingDecision, None]:
+def always(sample: Sample, memory: None, rng: random.Random, settings: Nothing) -> tuple[ScalingDecision, None]:
     """A policy that moves a replica in each round."""
     first = sample.operators[0]
     return ScalingDecision((plan(sample, first, "migrate", 1, "", first.replicas[0].name, "n1"),)), None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
+from elasticity import policies
 from elasticity.scaling.model import Host, Kind, OperatorSample, Plan, Replica, Sample
 
 COSTS: dict[Kind, float] = {"scale_out": 50.0, "migrate": 50.0, "scale_in": 50.0}
@@ -37,3 +40,8 @@ def sample(*operators: OperatorSample, at_s: float = 0.0, nodes: tuple[Host, ...
 def kinds(plans: Any) -> list[tuple[str, str, int]]:
     """The plans as (operator, kind, replicas afterwards)."""
     return [(p.operator, p.kind, p.replicas) for p in plans if isinstance(p, Plan)]
+
+
+def decide(policy: Callable[..., Any], seen: Sample, memory: Any = None, rng: random.Random | None = None, /, **settings: Any) -> Any:
+    """The decision of this policy and its memory, with these of its settings."""
+    return policy(seen, memory, rng or random.Random(1), policies.settings(policy, settings))

@@ -71,7 +71,7 @@ def test_missing_figures_grant_nothing_and_earn_no_token() -> None:
     m.decide(seen(0))
     blind = m.decide(seen(600, ask, missing="node b tells nothing")).decision
     assert blind.response_ms is None and blind.declined == ((ask, "no figures of count: node b tells nothing"),)
-    assert kept(blind, {"response_ms": 200.0}) is None, "not known is not kept"
+    assert kept(blind, 200.0, None) is None, "not known is not kept"
     assert m.decide(seen(601, ask)).decision.granted == ()
     assert operators(m.decide(seen(661, ask)).decision.granted) == ["count"]
 
@@ -83,7 +83,7 @@ def test_downtime_that_was_measured_and_that_steps_cost_stays_within_the_sla() -
     assert operators(m.decide(seen(60, proposal("count", cost_ms=1000.0), down_ms=2000)).decision.granted) == ["count"]
     over = m.decide(seen(120, proposal("count", cost_ms=1000.0))).decision
     assert over.down_ms == 3000.0 and [why for _, why in over.declined] == ["the downtime of the last hour allows no more"]
-    assert kept(over, {"response_ms": 200.0, "downtime_percent": 0.1}) and not kept(over, {"response_ms": 200.0, "downtime_percent": 0.05})
+    assert kept(over, 200.0, 0.1) and not kept(over, 200.0, 0.05)
     later = m.decide(seen(3800, proposal("count", cost_ms=1000.0))).decision
     assert later.down_ms == 0.0 and operators(later.granted) == ["count"], "an hour later it is forgotten"
 

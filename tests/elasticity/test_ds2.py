@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
 
 from elasticity.scaling.ds2 import Ds2Memory, ds2, true_rate
 from elasticity.scaling.model import OperatorSample, Plan
-from tests.elasticity.applications import kinds, operator, replica, sample
-
-RNG = random.Random(1)
+from tests.elasticity.applications import decide, kinds, operator, replica, sample
 
 
 def granted(*operators: OperatorSample, memory: Ds2Memory | None = None) -> list[tuple[str, str, int]]:
-    return kinds(ds2(sample(*operators), memory, RNG)[0].granted)
+    return kinds(decide(ds2, sample(*operators), memory)[0].granted)
 
 
 def test_the_true_rate_is_per_busy_second() -> None:
@@ -58,7 +55,7 @@ def test_a_backlog_is_to_be_worked_off() -> None:
 
 
 def test_an_operator_that_saw_nothing_keeps_what_is_known_of_it() -> None:
-    _, memory = ds2(sample(operator(uses=(0.5,))), None, RNG)
+    _, memory = decide(ds2, sample(operator(uses=(0.5,))))
     assert memory.rate["op"] == pytest.approx(100)
     silent = operator(uses=(0.0,), arrivals=200.0)
     assert granted(silent, memory=memory) == [("op", "scale_out", 4)]
@@ -66,13 +63,13 @@ def test_an_operator_that_saw_nothing_keeps_what_is_known_of_it() -> None:
 
 
 def test_scaling_out_that_brings_nothing_is_not_repeated() -> None:
-    decision, memory = ds2(sample(operator(uses=(1.0,), arrivals=300.0)), None, RNG)
+    decision, memory = decide(ds2, sample(operator(uses=(1.0,), arrivals=300.0)))
     assert kinds(decision.granted) == [("op", "scale_out", 5)]
     # when five replicas together answer no more than the single one did
     same = OperatorSample("op", tuple(replica(f"r{i}", use=1.0, answers=20.0, arrivals=60.0) for i in range(5)))
-    decision, memory = ds2(sample(same, at_s=60), memory, RNG)
+    decision, memory = decide(ds2, sample(same, at_s=60), memory)
     assert not decision.granted
     assert decision.declined[0][1] == "scaling out has not helped recently"
     # then it is tried again after half an hour
-    assert ds2(replace(sample(same), at_s=3600), memory, RNG)[0].granted
+    assert decide(ds2, replace(sample(same), at_s=3600), memory)[0].granted
     assert isinstance(decision.declined[0][0], Plan)

@@ -7,11 +7,20 @@ from collections import Counter
 
 import pytest
 
-from elasticity.scaling.edf import Bucket, EdfMemory, accept_all, application_manager, edf, near, operator_manager
+from elasticity.scaling.edf import (
+    Bucket,
+    EdfMemory,
+    OperatorManagerSettings,
+    accept_all,
+    application_manager,
+    edf,
+    near,
+    operator_manager,
+)
 from elasticity.scaling.model import Plan
-from tests.elasticity.applications import COSTS, kinds, node, operator, sample
+from tests.elasticity.applications import COSTS, decide, kinds, node, operator, sample
 
-RULES = (0.7, 0.7, 0.75)  # U_max, S_out, c
+RULES = OperatorManagerSettings(u_max=0.7, s_out=0.7, c=0.75)
 
 
 def rng(seed: int = 1) -> random.Random:
@@ -19,7 +28,7 @@ def rng(seed: int = 1) -> random.Random:
 
 
 def plans(o: object, *nodes: object, seed: int = 1) -> list[Plan]:
-    return operator_manager(sample(o, nodes=nodes), o, rng(seed), *RULES)  # type: ignore[arg-type]
+    return operator_manager(sample(o, nodes=nodes), o, rng(seed), RULES)  # type: ignore[arg-type]
 
 
 def test_a_replica_used_more_than_s_out_asks_for_one_more() -> None:
@@ -56,7 +65,7 @@ def test_the_closer_neighbour_is_the_likelier_and_one_without_room_is_left_out()
 
 
 def test_accept_all_grants_what_every_operator_asks_for() -> None:
-    decision, _ = accept_all(sample(operator("a", (0.9,)), operator("b", (0.1, 0.1), upstream="a")), None, rng())
+    decision, _ = decide(accept_all, sample(operator("a", (0.9,)), operator("b", (0.1, 0.1), upstream="a")))
     assert kinds(decision.granted) == [("a", "scale_out", 2), ("b", "scale_in", 1)]
 
 
@@ -74,10 +83,10 @@ def test_the_best_gain_for_its_cost_gets_the_token() -> None:
 
 def test_gains_are_ordered_scale_out_migration_scale_in() -> None:
     full = node(use=0.9, n1=1.0), node("n1", n0=1.0)
-    decision, _ = accept_all(sample(operator(uses=(0.9,)), nodes=full), None, rng())
+    decision, _ = decide(accept_all, sample(operator(uses=(0.9,)), nodes=full))
     gains = {p.kind: p.gain for p in decision.granted}
     assert gains["scale_out"] > gains["migrate"]
-    decision, _ = accept_all(sample(operator(uses=(0.1, 0.1))), None, rng())
+    decision, _ = decide(accept_all, sample(operator(uses=(0.1, 0.1))))
     assert gains["migrate"] > decision.granted[0].gain
 
 
@@ -85,7 +94,7 @@ def rounds(response_ms: float, until_s: float, **settings: float) -> list[float]
     """The times at which a step is granted to an operator that asks for more every 30 s."""
     memory, granted, chance = None, [], rng()
     for at_s in range(0, int(until_s) + 1, 30):
-        decision, memory = edf(sample(operator(uses=(0.9,)), at_s=at_s, response_ms=response_ms), memory, chance, **settings)  # type: ignore[arg-type]
+        decision, memory = decide(edf, sample(operator(uses=(0.9,)), at_s=at_s, response_ms=response_ms), memory, chance, **settings)
         granted += [at_s] * len(decision.granted)
     return granted
 
@@ -100,7 +109,7 @@ def test_tokens_do_not_pile_up_beyond_the_capacity() -> None:
     quiet = sample(operator(uses=(0.6,)), response_ms=190)
     memory = None
     for at_s in range(0, 601, 30):
-        _, memory = edf(sample(*quiet.operators, at_s=at_s, response_ms=190), memory, rng())
+        _, memory = decide(edf, sample(*quiet.operators, at_s=at_s, response_ms=190), memory)
     assert memory is not None
     assert memory.bucket.tokens == 1
 
@@ -117,7 +126,7 @@ def test_with_idle_tokens_replicas_are_given_back_although_the_response_time_is_
     def shrinks(**settings: float) -> int:
         memory, n = None, 0
         for at_s in range(0, 3601, 30):
-            decision, memory = edf(sample(operator(uses=(0.1, 0.1, 0.1)), at_s=at_s), memory, rng(), **settings)  # type: ignore[arg-type]
+            decision, memory = decide(edf, sample(operator(uses=(0.1, 0.1, 0.1)), at_s=at_s), memory, **settings)
             n += len(decision.granted)
         return n
 
@@ -127,6 +136,6 @@ def test_with_idle_tokens_replicas_are_given_back_although_the_response_time_is_
 
 def test_memory_is_never_changed_in_place() -> None:
     before = EdfMemory(Bucket(tokens=1))
-    edf(sample(operator(uses=(0.9,)), response_ms=500), before, rng())
+    decide(edf, sample(operator(uses=(0.9,)), response_ms=500), before)
     assert before == EdfMemory(Bucket(tokens=1))
     assert set(COSTS) == {"scale_out", "migrate", "scale_in"}

@@ -13,7 +13,7 @@ from benchmarks.simulated import chain
 from elasticity import policies
 from elasticity.scaling.ds2 import ds2
 from elasticity.scaling.model import OperatorSample, Sample
-from tests.elasticity.applications import kinds, operator, replica, sample
+from tests.elasticity.applications import decide, kinds, operator, replica, sample
 from tests.support.selection import long
 
 # With a token for every step: these tests are about the proposals.
@@ -23,9 +23,9 @@ POLICIES = list(SETTINGS)
 
 def over_hours(policy: str, seen: Sample, hours: float = 2.0) -> set[tuple[str, str]]:
     """The (operator, kind) of the steps granted while an application looks like this for so long."""
-    found, memory, decide = set(), None, policies.find("scaling", policy)
+    found, memory, named = set(), None, policies.find("scaling", policy)
     for i in range(int(hours * 120)):
-        decision, memory = decide(replace(seen, at_s=30.0 * i), memory, random.Random(i), **SETTINGS[policy])
+        decision, memory = decide(named, replace(seen, at_s=30.0 * i), memory, random.Random(i), **SETTINGS[policy])
         found |= {(name, kind) for name, kind, _ in kinds(decision.granted)}
     return found
 
@@ -63,7 +63,7 @@ def test_a_source_that_falls_behind_while_it_looks_idle_is_not_scaled_in(policy:
 def test_a_source_that_falls_behind_while_it_looks_idle_is_rated_by_what_it_answers() -> None:  # FLINK-33306
     # given 40 answers/s of 80 arrivals: by its busy time it could answer 200, and would need no more replicas
     behind = operator(uses=(0.2, 0.2), answers=20.0, arrivals=40.0, backlog=5000.0)
-    decision, memory = ds2(sample(behind), None, random.Random(1))
+    decision, memory = decide(ds2, sample(behind))
     assert memory.rate["op"] == pytest.approx(20)
     assert kinds(decision.granted) == [("op", "scale_out", 21)]  # (80 + 10,000 / 60) / (20 · 0.6)
 
@@ -90,10 +90,10 @@ def test_scaling_out_is_judged_by_the_replicas_it_was_granted() -> None:  # FLIN
     def of(n: int, each: float) -> OperatorSample:
         return OperatorSample("op", tuple(replica(f"r{i}", 1.0, arrivals=each) for i in range(n)), max_replicas=21)
 
-    decision, memory = ds2(sample(of(20, 500.0)), None, random.Random(1))
+    decision, memory = decide(ds2, sample(of(20, 500.0)))
     assert kinds(decision.granted) == [("op", "scale_out", 21)]
     # when 21 answer a twentieth more, which is little compared with the need
-    decision, memory = ds2(sample(of(21, 476.0), at_s=60), memory, random.Random(1))
+    decision, memory = decide(ds2, sample(of(21, 476.0), at_s=60), memory)
     # then no more could be expected
     assert not memory.held
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from elasticity.bottleneck import fuzzy as rules
 from elasticity.scaling.local import local
 from elasticity.scaling.modes import AUTO, Elasticity
-from tests.elasticity.applications import kinds, operator, sample
+from tests.elasticity.applications import decide, kinds, operator, sample
 from udo_protocol.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def over_time(uses: list[float | None], every_s: float = 10.0, now: int = 2, **o
     memory, steps = None, []
     for i, use in enumerate(uses):
         seen = sample(operator(uses=(use,) * now), at_s=every_s * i)
-        decision, memory = local(seen, memory, random.Random(i), **own)
+        decision, memory = decide(local, seen, memory, random.Random(i), **own)
         for _, kind, now in kinds(decision.granted):
             steps.append((every_s * i, kind, now))
     return steps
@@ -59,23 +59,23 @@ def test_a_step_takes_a_token_and_they_come_back() -> None:
 
 def test_declined_steps_say_why() -> None:
     seen = sample(operator(uses=(0.95, 0.95)))
-    decision, _ = local(seen, None, random.Random(1), policy="accept_all", most=2)
+    decision, _ = decide(local, seen, policy="accept_all", most=2)
     assert [why for _, why in decision.declined] == ["it has 2 of 1 to 2"]
-    decision, memory = local(seen, None, random.Random(1), policy="accept_all", most=3)
+    decision, memory = decide(local, seen, policy="accept_all", most=3)
     idle = replace(sample(operator(uses=(0.05, 0.05, 0.05))), at_s=40.0)
-    decision, _ = local(idle, memory, random.Random(1), policy="accept_all", most=3)
+    decision, _ = decide(local, idle, memory, policy="accept_all", most=3)
     assert [why for _, why in decision.declined] == ["the last step was the opposite one, 40 s ago"]
 
 
 def test_without_an_event_for_long_enough_there_is_no_replica_until_one_comes() -> None:
-    memory, steps = None, []
+    memory, steps, own = None, [], {"policy": "accept_all", "most": 2, "idle_after_s": 40.0}
     # None: not measured; -1: no replica
     for i, use in enumerate([0.5, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0, -1, -1, 0.9]):
-        seen = operator(uses=() if use == -1 else (use,))
-        decision, memory = local(sample(seen, at_s=10.0 * i), memory, random.Random(i), policy="accept_all", most=2, idle_after_s=40.0)
+        seen = sample(operator(uses=() if use == -1 else (use,)), at_s=10.0 * i)
+        decision, memory = decide(local, seen, memory, random.Random(i), **own)
         steps += [(10.0 * i, step.kind, step.replicas) for step in decision.granted]
     assert steps == [(70.0, "scale_in", 0), (100.0, "scale_out", 2)], "and no step in the other direction has to wait for it"
-    decision, _ = local(sample(operator(uses=())), None, random.Random(1), policy="accept_all", most=2)
+    decision, _ = decide(local, sample(operator(uses=())), policy="accept_all", most=2)
     assert kinds(decision.granted) == [("op", "scale_out", 1)], "asked for no longer, it is brought back"
 
 

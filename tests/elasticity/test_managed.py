@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 from elasticity.scaling import managed
-from elasticity.scaling.managed import ADVICE, ASKED, LAST, ManagedMemory
+from elasticity.scaling.managed import ADVICE, ASKED, LAST, ManagedMemory, ManagedSettings
 from elasticity.scaling.model import Host, KeyGroups, Kind, OperatorSample, Plan, Replica, Sample, ScalingDecision
 
-SETTINGS = {"least": 1, "most": 4, "calm_s": 20.0, "reverse_s": 60.0}
+SETTINGS = ManagedSettings(least=1, most=4, calm_s=20.0, reverse_s=60.0)
 
 
 def sample(at_s: float, *uses: float | None, node_use: float = 0.1, groups: KeyGroups | None = None) -> Sample:
@@ -22,7 +22,7 @@ def sample(at_s: float, *uses: float | None, node_use: float = 0.1, groups: KeyG
 
 
 def decide(s: Sample, memory: ManagedMemory | None = None, **settings: float) -> tuple[ScalingDecision, ManagedMemory]:
-    return managed.managed(s, memory, random.Random(1), **{**SETTINGS, **settings})  # type: ignore[arg-type]
+    return managed.managed(s, memory, random.Random(1), replace(SETTINGS, **settings))  # type: ignore[arg-type]
 
 
 def asks(decision: ScalingDecision) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from elasticity.scaling.fuzzy import fuzzy
 from elasticity.scaling.journal import Controller, Header, JournalEntry
 from elasticity.scaling.model import Host, KeyGroups, OperatorSample, Replica, Sample
 from elasticity.scaling.scale_out import fairness_degree
+from tests.elasticity.applications import decide
 
 EVERY_S = 10.0
 # Seconds of work in the queue of a replica used 95 %: by the shipped rules loads of 50, 70 and 90.
@@ -123,6 +124,6 @@ def test_the_policy_alone_is_the_papers_algorithm() -> None:
     memory, prepared = None, []
     for i, waits in enumerate([CALM, STRAINED, STRAINED, STRAINED, CALM, CALM]):
         one = Keyed(lambda _, waits=waits: waits)  # type: ignore[misc]
-        decided, memory = fuzzy(one.sample(i * EVERY_S), memory, None, confirm=2)  # type: ignore[arg-type]
+        decided, memory = decide(fuzzy, one.sample(i * EVERY_S), memory, confirm=2)
         prepared.append(decided.prepared)
     assert prepared == [(), (), ("d",), ("d",), (), ()]
