@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from udo_cli import local
 from udo_cli.authority import Authority
 from udo_cli.home import Home
 from udo_cli.packing import bases
-from udo_cli.packing.build import Target, build, load_manifest
+from udo_cli.packing.build import Target, build, load
 from udo_cli.packing.upload import upload
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError
@@ -91,12 +91,15 @@ class Platform:
         """Pack and upload a benchmark operator (or the one in `directory`) as this version, with the fields `otherwise` in its manifest."""
         target = Target.of(None, None)
         directory = directory or OPERATORS / operator
-        manifest = load_manifest(directory, version, target).model_copy(update=otherwise)
+        folder = load(directory, version, target)
+        manifest = folder.manifest.model_copy(update=otherwise)
         work = self.home.path / "work"
         work.mkdir(exist_ok=True)
         with self.registry() as registry:
             base = bases.choose(registry, manifest.runtime, target, None, _silent)
-            upload(registry, manifest, build(directory, manifest, target, work, self.home.dependencies, _silent, base).image, _silent)
+            upload(
+                registry, manifest, build(replace(folder, manifest=manifest), work, self.home.dependencies, _silent, base).image, _silent
+            )
 
     def deploy(self, name: str, operator: str, version: str = "1", **options: Any) -> None:
         """Deploy and wait until an instance answers."""

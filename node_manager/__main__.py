@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+from dataclasses import fields
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -38,112 +39,19 @@ EXIT_FAILED = 1
 def parse_args(argv: list[str] | None = None) -> NodeSettings:
     """Return the settings that these arguments ask for."""
     p = argparse.ArgumentParser("python -m node_manager", description="Runs operators beside Spark's executors on one node.")
-    p.add_argument("--home", type=Path, required=True, help="directory of this node manager: sockets, instances, images")
-    p.add_argument("--node", default=socket.gethostname(), help="name of this node (default: the host's)")
-    p.add_argument(
-        "--registry", default="", help="URL of the registry, or URL,URL of its processes; without one, only what is deployed here"
-    )
-    p.add_argument("--token-file", type=Path, help="file that holds the registry's token")
-    p.add_argument("--tls", type=Path, help="folder with ca.crt, tls.crt and tls.key: for an https registry, and for --listen")
-    p.add_argument(
-        "--listen",
-        default="",
-        metavar="HOST:PORT",
-        help="address on which other hosts reach this node by TLS; its queue server uses the next port. Port 0: any two free ports, which "
-        "later starts use again (default: other hosts cannot connect)",
-    )
-    p.add_argument("--driver", default="process", choices=sorted(DRIVERS))
-    p.add_argument(
-        "--sandbox", default="auto", choices=["auto", "none"], help="of the process driver (default: auto, where the host allows one)"
-    )
-    p.add_argument("--warm", type=int, default=1, help="warm instances kept ready, and engines if one was needed (default: 1)")
-    p.add_argument("--metrics-port", type=int, default=0, help="port of the Prometheus endpoint (default: any)")
-    p.add_argument("--cut-state", action="store_true", help="discard state written after unreadable bytes; a copy is kept")
-    host = NodeSettings.metrics_host
-    p.add_argument("--metrics-host", default=host, help=f"where that listens; with --tls also 0.0.0.0, all of the host (default: {host})")
-    p.add_argument("--server", default="", help="path of a valkey-server or redis-server (default: the bundled one)")
-    default = NodeSettings(Path(), "")
-    grace, idle = default.heartbeat_grace_ms, default.pinned_idle_s
-    p.add_argument(
-        "--heartbeat-grace-ms",
-        type=int,
-        default=grace,
-        help=f"instances and servers stop after this time without a node manager (default: {grace})",
-    )
-    p.add_argument(
-        "--pinned-idle-s",
-        type=float,
-        default=idle,
-        help=f"a pinned version that is not called is retired after this time (default: {idle:g})",
-    )
-    unused = default.session_idle_s
-    p.add_argument(
-        "--session-idle-s",
-        type=float,
-        default=unused,
-        help=f"a keyed session counts as in use for this time after its last event (default: {unused:g})",
-    )
-    window = default.rollback_window_s
-    p.add_argument(
-        "--rollback-window-s",
-        type=float,
-        default=window,
-        help=f"how long the state from before a change of its format is kept for a rollback (default: {window:g})",
-    )
-    p.add_argument(
-        "--decide-s",
-        type=float,
-        default=default.decide_s,
-        help=f"seconds between two decisions about the number of slots, and of the rates they go by (default: {default.decide_s:g})",
-    )
-    p.add_argument(
-        "--runtime-image", default="", help="image in which Python operators run, with --driver docker (default: udo-runtime-python:cpXY)"
-    )
-    p.add_argument(
-        "--command-image",
-        default="",
-        metavar="IMAGE",
-        help="image in which commands run that are not statically linked, with --driver docker (default: that of Python operators)",
-    )
-    p.add_argument(
-        "--allow-network",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="operators that request this endpoint may connect to it; repeatable",
-    )
-    p.add_argument(
-        "--policies",
-        type=Path,
-        metavar="FILE",
-        help="TOML file of balancing policies that deployments may name: [balance] and mine = 'my_module:mine', my_module.py beside it",
-    )
-    a = p.parse_args(argv)
-    token = next(iter(a.token_file.read_text("utf-8").split()), "") if a.token_file else ""
-    return NodeSettings(
-        a.home.absolute(),
-        a.node,
-        a.registry,
-        token,
-        a.driver,
-        a.warm,
-        a.metrics_port,
-        a.server,
-        a.heartbeat_grace_ms,
-        a.pinned_idle_s,
-        a.session_idle_s,
-        cut_state=a.cut_state,
-        metrics_host=a.metrics_host,
-        rollback_window_s=a.rollback_window_s,
-        runtime_image=a.runtime_image,
-        command_image=a.command_image,
-        sandbox=a.sandbox,
-        allow_network=tuple(a.allow_network),
-        tls=a.tls.absolute() if a.tls else None,
-        listen=a.listen,
-        decide_s=a.decide_s,
-        policies=a.policies.absolute() if a.policies else None,
-    )
+    more: dict[str, dict[str, Any]] = {
+        "node": {"default": socket.gethostname()},
+        "token": {"type": Path, "default": None},
+        "driver": {"choices": sorted(DRIVERS)},
+        "allow_network": {"default": []},
+    }
+    for f in fields(NodeSettings):
+        if f.metadata:
+            flag = "--token-file" if f.name == "token" else f"--{f.name.replace('_', '-')}"
+            p.add_argument(flag, dest=f.name, **{"default": f.default, **f.metadata, **more.get(f.name, {})})
+    given = vars(p.parse_args(argv))
+    token = next(iter(given["token"].read_text("utf-8").split()), "") if given["token"] else ""
+    return NodeSettings(**given | {"token": token, "allow_network": tuple(given["allow_network"])})
 
 
 def _registry(settings: NodeSettings) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UsageError
@@ -15,50 +16,78 @@ from udo_protocol.listening import parts
 _SOCKET_PATH_BYTES = 107
 
 
+def _absolute(text: str) -> Path:
+    return Path(text).absolute()
+
+
+def _argument(default: Any, text: str, **settings: Any) -> Any:
+    """A field that is an argument of `python -m node_manager`, with this help; `settings` are those of argparse."""
+    return field(default=default, metadata={"help": text, **settings})
+
+
 @dataclass(frozen=True)
 class NodeSettings:
-    """One node manager. `home` is its own; two managers never share one."""
+    """One node manager. `home` is its own; two managers never share one. Fields with a help are its arguments, in this order."""
 
-    home: Path
-    node: str
-    registry: str = ""
-    token: str = ""
-    driver: str = "process"
-    warm: int = 1
-    metrics_port: int = 0
-    server: str = ""
-    heartbeat_grace_ms: int = DEFAULT.heartbeat_grace_ms
-    # A pinned version's slot without a lane for this long is retired.
-    pinned_idle_s: float = 600.0
-    # A keyed session counts as not in use if none of its lanes is open and its last task opened its lane longer ago than this: as a rule
-    # longer than the pause between two micro-batches.
-    session_idle_s: float = 30.0
-    # After an update to another state version, the state from before and the input since are kept for this long, so that a version that
-    # cannot read the new state can come back.
-    rollback_window_s: float = 600.0
+    home: Path = field(metadata={"help": "directory of this node manager: sockets, instances, images", "type": _absolute, "required": True})
+    node: str = field(metadata={"help": "name of this node (default: the host's)"})
+    registry: str = _argument("", "URL of the registry, or URL,URL of its processes; without one, only what is deployed here")
+    token: str = _argument("", "file that holds the registry's token", metavar="TOKEN_FILE")
+    # Folder of certificates (udo_protocol/certificates.py).
+    tls: Path | None = _argument(None, "folder with ca.crt, tls.crt and tls.key: for an https registry, and for --listen", type=_absolute)
+    listen: str = _argument(
+        "",
+        "address on which other hosts reach this node by TLS; its queue server uses the next port. Port 0: any two free ports, which "
+        "later starts use again (default: other hosts cannot connect)",
+        metavar="HOST:PORT",
+    )
+    driver: str = _argument("process", "")
+    sandbox: str = _argument("auto", "of the process driver (default: auto, where the host allows one)", choices=["auto", "none"])
+    warm: int = _argument(1, "warm instances kept ready, and engines if one was needed (default: 1)", type=int)
+    metrics_port: int = _argument(0, "port of the Prometheus endpoint (default: any)", type=int)
+    # State writes behind unreadable bytes of the state server's file are given up (node_manager.servers.append_only).
+    cut_state: bool = _argument(False, "discard state written after unreadable bytes; a copy is kept", action="store_true")
+    # The metrics show names and loads of deployments to everybody who can reach them, so by default they are for this host only.
+    metrics_host: str = _argument("127.0.0.1", "where that listens; with --tls also 0.0.0.0, all of the host (default: %(default)s)")
+    server: str = _argument("", "path of a valkey-server or redis-server (default: the bundled one)")
+    heartbeat_grace_ms: int = _argument(
+        DEFAULT.heartbeat_grace_ms, "instances and servers stop after this time without a node manager (default: %(default)s)", type=int
+    )
+    pinned_idle_s: float = _argument(
+        600.0, "a pinned version that is not called is retired after this time (default: %(default)g)", type=float
+    )
+    # In use is also a session of which a lane is open. As a rule longer than the pause between two micro-batches.
+    session_idle_s: float = _argument(
+        30.0, "a keyed session counts as in use for this time after its last event (default: %(default)g)", type=float
+    )
+    # With that state the input since is kept, so that a version that cannot read the new state can come back.
+    rollback_window_s: float = _argument(
+        600.0, "how long the state from before a change of its format is kept for a rollback (default: %(default)g)", type=float
+    )
+    # The window of rates: ten publications of an instance's counters.
+    decide_s: float = _argument(
+        10.0,
+        "seconds between two decisions about the number of slots, and of the rates they go by (default: %(default)g)",
+        type=float,
+    )
+    runtime_image: str = _argument("", "image in which Python operators run, with --driver docker (default: udo-runtime-python:cpXY)")
+    command_image: str = _argument(
+        "",
+        "image in which commands run that are not statically linked, with --driver docker (default: that of Python operators)",
+        metavar="IMAGE",
+    )
+    allow_network: tuple[str, ...] = _argument(
+        (), "operators that request this endpoint may connect to it; repeatable", action="append", metavar="HOST:PORT"
+    )
+    # A file of policies (elasticity/policies.py) beside those of the package; its folder is imported from.
+    policies: Path | None = _argument(
+        None,
+        "TOML file of balancing policies that deployments may name: [balance] and mine = 'my_module:mine', my_module.py beside it",
+        type=_absolute,
+        metavar="FILE",
+    )
     # An instance asked to leave finishes the frame in hand within this time, or is killed.
     stop_grace_s: float = 10.0
-    # Give up state writes behind unreadable bytes of the state server's file (node_manager.servers.append_only).
-    cut_state: bool = False
-    # The metrics show names and loads of deployments to everybody who can reach them, so by default they are for this host only.
-    metrics_host: str = "127.0.0.1"
-    # Process driver: `auto`, a sandbox where the host allows one, or `none`.
-    sandbox: str = "auto"
-    # Endpoints (host:port) that operators may reach if they ask for them (`network` in the manifest).
-    allow_network: tuple[str, ...] = ()
-    # Docker driver: the image that Python operators run in; '' for udo-runtime-python:cpXY of the local daemon, else the registry's.
-    runtime_image: str = ""
-    # Docker driver: the image for commands that are not statically linked; '' for the one of Python operators.
-    command_image: str = ""
-    # Folder of certificates (udo_protocol/certificates.py), for the registry and for `listen`.
-    tls: Path | None = None
-    # HOST:PORT for other hosts: the node manager there, the queue server one port above (0: any two); '' for this host only.
-    listen: str = ""
-
-    # Seconds between decisions about a deployment's number of slots, and the window of rates: ten publications of an instance's counters.
-    decide_s: float = 10.0
-    # A file of policies (elasticity/policies.py) that deployments may name beside those of the package; its folder is imported from.
-    policies: Path | None = None
 
     @property
     def certificates(self) -> Tls | None:

@@ -9,7 +9,6 @@ import errno
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -105,61 +104,9 @@ def group(name: str, examples: str) -> Callable[[Callable[..., Any]], ReportingG
     return click.group(name, cls=ReportingGroup, examples=examples, invoke_without_command=True, context_settings=settings)
 
 
-driver_option = click.option(
-    "--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How the node runs operators."
-)
-sandbox_option = click.option(
-    "--sandbox",
-    type=click.Choice(["auto", "none"]),
-    default="auto",
-    show_default=True,
-    help="Sandbox of the process driver; auto: if the host allows one (see: udo node capabilities).",
-)
-
-
-def _endpoints(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    for text in given:
-        host, port = text.rsplit(":", 1) if ":" in text else ("", "")
-        if not host or not port.isdecimal():
-            raise click.BadParameter(f"expected HOST:PORT, as in operator.toml, got {text!r}")
-    return given
-
-
-allow_network_option = click.option(
-    "--allow-network",
-    multiple=True,
-    callback=_endpoints,
-    metavar="HOST:PORT",
-    help="Endpoint that operators may reach if their operator.toml requests it (network); may be repeated. None by default.",
-)
-command_image_option = click.option(
-    "--command-image", default="", metavar="IMAGE", help="Docker driver: image in which commands run that are not statically linked."
-)
-tls_option = click.option(
-    "--tls",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="FOLDER",
-    help="Folder of certificates: ca.crt, tls.crt and tls.key (see: udo certs). Without it other hosts cannot connect.",
-)
-
-
 def wait_option(text: str, *, least: float = 0, default: float = 120.0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--wait-s`: seconds."""
     return click.option("--wait-s", type=click.FloatRange(least), default=default, show_default=True, help=text)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-cut_state_option = click.option(
-    "--cut-state",
-    is_flag=True,
-    help="If the state server's file has unreadable bytes, discard the keyed state written after them; a copy of the file is kept.",
-)
-
-
-def metrics_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options for the address of a node's Prometheus endpoint."""
-    host = "Address on which the node's Prometheus endpoint listens; with --tls also 0.0.0.0, all addresses of the host."
-    f = click.option("--metrics-host", default="127.0.0.1", show_default=True, help=host)(f)
-    return click.option(
-        "--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of the Prometheus endpoint; 0: any free port."
-    )(f)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from udo_cli.options import option
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import MOST_SLOTS
 
@@ -17,50 +17,34 @@ from udo_protocol.limits import MOST_SLOTS
 _MODES = ("off", "advise", "auto")
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options; the command gets them as one argument, `elasticity`, {} if none was given."""
+@dataclass(frozen=True)
+class ControllerOptions:
+    """The options that are given; None for those that are not."""
 
-    @wraps(command)  # keeps the options that decorate `command` already
-    def with_elasticity(
-        mode: str | None,
-        policy: str | None,
-        least: int | None,
-        most: int | None,
-        idle_after_s: float | None,
-        settings: tuple[str, ...],
-        rules: Path | None,
-        **others: Any,
-    ) -> Any:
-        given: dict[str, Any] = {"mode": mode, "policy": policy, "least": least, "most": most, "idle_after_s": idle_after_s}
-        given["settings"] = parsed(settings) | ({"rules": rules.read_text("utf-8")} if rules else {}) or None
-        return command(elasticity={name: value for name, value in given.items() if value is not None}, **others)
+    mode: str | None = option(
+        type=click.Choice(_MODES),
+        help="Decide about the number of slots by their load: not at all, only record the decisions (the default), or carry them out.",
+    )
+    policy: str | None = option(metavar="NAME", help="Scaling policy: fuzzy (the default), ds2, edf, accept_all. See docs/elasticity.md.")
+    least: int | None = option(type=click.IntRange(1, MOST_SLOTS), help="Slots on each node at least; 1 by default.")
+    most: int | None = option(type=click.IntRange(0, MOST_SLOTS), help="Slots on each node at most; 0, the default: one for each core.")
+    settings: tuple[str, ...] = option("--setting", multiple=True, metavar="K=V", help="A setting of the policy; may be repeated.")
+    idle_after_s: float | None = option(
+        "--idle-after",
+        type=click.FloatRange(0),
+        metavar="SECONDS",
+        help="In mode auto, without state: no instance after so long without an event, until one comes; 0, the default: never.",
+    )
+    rules: Path | None = option(
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help="Rule table of policy fuzzy (see: udo explain --print-rules).",
+    )
 
-    wrapped: Callable[..., Any] = with_elasticity
-    for option in (
-        click.option(
-            "--rules",
-            type=click.Path(path_type=Path, dir_okay=False, exists=True),
-            help="Rule table of policy fuzzy (see: udo explain --print-rules).",
-        ),
-        click.option(
-            "--idle-after",
-            "idle_after_s",
-            type=click.FloatRange(0),
-            metavar="SECONDS",
-            help="In mode auto, without state: no instance after so long without an event, until one comes; 0, the default: never.",
-        ),
-        click.option("--setting", "settings", multiple=True, metavar="K=V", help="A setting of the policy; may be repeated."),
-        click.option("--most", type=click.IntRange(0, MOST_SLOTS), help="Slots on each node at most; 0, the default: one for each core."),
-        click.option("--least", type=click.IntRange(1, MOST_SLOTS), help="Slots on each node at least; 1 by default."),
-        click.option("--policy", metavar="NAME", help="Scaling policy: fuzzy (the default), ds2, edf, accept_all. See docs/elasticity.md."),
-        click.option(
-            "--mode",
-            type=click.Choice(_MODES),
-            help="Decide about the number of slots by their load: not at all, only record the decisions (the default), or carry them out.",
-        ),
-    ):
-        wrapped = option(wrapped)
-    return wrapped
+    def wish(self) -> dict[str, Any]:
+        """As a registry takes it; {} if nothing is given. UsageError."""
+        given = {name: getattr(self, name) for name in ("mode", "policy", "least", "most", "idle_after_s")}
+        given["settings"] = parsed(self.settings) | ({"rules": self.rules.read_text("utf-8")} if self.rules else {}) or None
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def parsed(pairs: tuple[str, ...]) -> dict[str, Any]:

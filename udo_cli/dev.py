@@ -11,19 +11,19 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from udo_cli import events as samples
 from udo_cli import remote
 from udo_cli.exits import exit_for
+from udo_cli.given import OperatorConfig
 from udo_cli.packing import bases, build, layers, provenance, tried
 from udo_cli.packing.upload import upload
 from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.formats import manifest as manifests
-from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.api import Registry
 
 Say = Callable[[str], None]
@@ -91,23 +91,23 @@ class DevRound:
 
     def _run(self) -> dict[str, Any]:
         target, settings = build.Target.of(None, None), CliSettings()
-        manifest = build.load_manifest(self._directory, None, target)
+        folder = build.load(self._directory, None, target)
+        manifest = folder.manifest
         files = self._given.contents()
         batches = samples.read(self._events or self._directory / "events.json", manifest.input_schema, BATCH_ROWS)
         with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
-            packed = build.build(self._directory, manifest, target, Path(work), settings.local.dependencies, self._say, lasting=False)
-            trial = tried.answer(packed, batches, tried.TrialConfig(self._given.env, self._given.secrets, files))
+            packed = build.build(folder, Path(work), settings.local.dependencies, self._say, lasting=False)
+            trial = tried.answer(packed, batches, OperatorConfig(self._given.env, self._given.secrets, files))
         count = sum(b.num_rows for b in batches)
         told = {"operator": manifest.reference, "events": count, "answers": trial.answers.to_pylist(), "took_ms": trial.took_ms}
         if self._live:
             with remote.registry(settings) as api:
-                told |= self._answer_with(api, manifest, target, settings, files)
+                told |= self._answer_with(api, folder, settings, files)
         return told
 
-    def _answer_with(
-        self, api: Registry, manifest: Manifest, target: build.Target, settings: CliSettings, files: dict[str, bytes]
-    ) -> dict[str, Any]:
-        name, version = self._name or manifest.name, self._push(api, manifest, target, settings)
+    def _answer_with(self, api: Registry, folder: build.OperatorFolder, settings: CliSettings, files: dict[str, bytes]) -> dict[str, Any]:
+        manifest = folder.manifest
+        name, version = self._name or manifest.name, self._push(api, folder, settings)
         try:
             serving = api.deployment(name)
         except NotFound:
@@ -126,13 +126,14 @@ class DevRound:
         self._tidy(api, manifest.name, name)
         return {"deployment": name, "version": version, "outcome": "updated"}
 
-    def _push(self, api: Registry, manifest: Manifest, target: build.Target, settings: CliSettings) -> str:
+    def _push(self, api: Registry, folder: build.OperatorFolder, settings: CliSettings) -> str:
         """Push the folder as a version and return its name; layers that the registry has are not sent again."""
+        manifest, target = folder.manifest, folder.target
         version = f"{manifest.version[:_MOST_NAME]}-dev.{_content(self._directory, command=bool(manifest.command))}"
         named = manifests.parse(manifest.model_dump() | {"version": version}, str(self._directory / manifests.FILE_NAME))
         below = bases.find(api, "python", target.python_tag, target.platform)
         with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
-            made = build.build(self._directory, named, target, Path(work), settings.local.dependencies, lambda _: None, below).image
+            made = build.build(replace(folder, manifest=named), Path(work), settings.local.dependencies, lambda _: None, below).image
             origin = provenance.of(self._directory, made, settings.user, "udo dev")
             try:
                 upload(api, named, made, lambda _: None, origin)

@@ -5,77 +5,54 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import click
 
+from udo_cli.options import option
 from udo_protocol.errors import NotFound, UsageError
-from udo_protocol.limits import MOST_BACKOFF_US, MOST_RETRIES
-from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Files travel inside the deployment's JSON; put models into the operator's folder.
 FILES_BYTES = 10 << 20
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the three options."""
-    command = click.option("--file", "files", multiple=True, metavar="PATH[:NAME]", help="Place a file in the operator's folder.")(command)
-    command = click.option(
+@dataclass(frozen=True)
+class OperatorConfig:
+    """The configuration that a deployment gets beside the code; `files`: path in its working directory -> content."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def require_once(self) -> None:
+        """UsageError if a variable is given both as --env and as --secret."""
+        if twice := self.env.keys() & self.secrets.keys():
+            raise UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """The three options, as they are given."""
+
+    env: tuple[str, ...] = option(multiple=True, metavar="K=V", help="An environment variable of the operator.")
+    secrets: tuple[str, ...] = option(
         "--secret",
-        "secrets",
         multiple=True,
         metavar="K",
         help="Like --env, but the value is read from this environment, a prompt or a line of stdin.",
-    )(command)
-    return click.option("--env", "env", multiple=True, metavar="K=V", help="An environment variable of the operator.")(command)
+    )
+    files: tuple[str, ...] = option("--file", multiple=True, metavar="PATH[:NAME]", help="Place a file in the operator's folder.")
 
+    def __bool__(self) -> bool:
+        return bool(self.env or self.secrets or self.files)
 
-def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options for events that the operator fails on."""
-    for option in (
-        click.option("--dead-letter-mb", type=click.IntRange(1), help="Dead letters kept per node, in MiB; 64 by default."),
-        click.option(
-            "--dead-letters", type=click.IntRange(1), help="Dead letters kept per node; 10000 by default. Beyond it the query fails."
-        ),
-        click.option(
-            "--retries",
-            type=click.IntRange(0, MOST_RETRIES),
-            default=0,
-            show_default=True,
-            help="How often a batch that failed is retried before --on-error applies.",
-        ),
-        click.option(
-            "--on-error",
-            type=click.Choice(POLICIES),
-            default=FAIL,
-            show_default=True,
-            help="What happens to events that it fails on: fail the query, or keep them as dead letters (udo dead).",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def polling_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the option for the linear back-off before a reader sleeps."""
-    return click.option(
-        "--poll-us",
-        type=click.IntRange(0, MOST_BACKOFF_US),
-        default=0,
-        show_default=True,
-        help="Poll an empty queue after 20, 40 ... up to this many µs before sleeping: trades CPU time for latency.",
-    )(command)
-
-
-def policy_limits(on_error: str, retries: int, dead_letters: int | None, dead_letter_mb: int | None) -> dict[str, float]:
-    """The deployment's limits according to these options. UsageError if they contradict each other."""
-    if on_error == FAIL and (dead_letters or dead_letter_mb):
-        raise UsageError("--dead-letters and --dead-letter-mb say how many dead letters are kept: they need --on-error dead-letter")
-    given = {"retries": retries, "dead_letters": dead_letters, "dead_letter_bytes": (dead_letter_mb or 0) << 20}
-    return {name: value for name, value in given.items() if value}
+    def read(self) -> OperatorConfig:
+        """The configuration that they give. UsageError and NotFound as below."""
+        variables, contents = environment(self.env), file_contents(self.files)
+        return OperatorConfig(variables, secret_values(self.secrets), contents)
 
 
 def environment(pairs: Iterable[str]) -> dict[str, str]:
@@ -105,12 +82,6 @@ def secret_values(names: Iterable[str]) -> dict[str, str]:
         else:
             raise UsageError(f"secret {name} has no value: set the variable {name}, or give one line on stdin")
     return found
-
-
-def require_once(env: dict[str, str], secrets: dict[str, str]) -> None:
-    """UsageError if a variable is given both as --env and as --secret."""
-    if twice := env.keys() & secrets.keys():
-        raise UsageError(f"given both as --env and as --secret: {', '.join(sorted(twice))}")
 
 
 def file_paths(texts: Iterable[str]) -> dict[str, Path]:

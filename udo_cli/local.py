@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, signal_group, terminate, wait
 from node_manager.servers import watchdog
+from udo_cli import daemons
+from udo_cli.daemons import START_TIMEOUT_S, UpOptions
 from udo_cli.home import Home
 from udo_protocol import certificates
 from udo_protocol.errors import Conflict, UdoError, Unavailable, Untrusted, UsageError, WaitTimeout
@@ -29,42 +31,12 @@ from udo_protocol.files import lock_within
 from udo_protocol.listening import require_tls_beyond
 from udo_protocol.registry.api import Registry
 
-# The first start compiles modules and creates the database; later ones take about two seconds.
-START_TIMEOUT_S = 60.0
 # The node manager lets its instances finish the present frame first.
 STOP_GRACE_S = 20.0
 _LOOK_S = 0.05
 # The worker of a killed registry goes on answering for up to a second, until it notices.
 _ORPHAN_S = 3.0
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class UpOptions:
-    """Options of `udo up`. `listen`, `trusted_keys`: of the registry; `warm`: number of warm instances; `metrics_port`: 0 for any free one;
-    `runtime_image`: image in which Python operators run with the Docker driver; `command_image`: image for commands that need the system's
-    programs or libraries; `sandbox`: of the process driver, auto or none;
-    `allow_network`: endpoints that operators may request; `tls`: folder of certificates for the connections to other hosts;
-    `node_listen`: address at which other hosts reach the node manager ('': the registry's host, any port); `decide_s`: seconds between two
-    decisions about slots (0: the node manager's default).
-    """
-
-    listen: str = "127.0.0.1:0"
-    node: str = ""
-    driver: str = "process"
-    warm: int = 1
-    metrics_port: int = 0
-    timeout_s: float = START_TIMEOUT_S
-    trusted_keys: Path | None = None
-    runtime_image: str = ""
-    sandbox: str = "auto"
-    metrics_host: str = "127.0.0.1"
-    cut_state: bool = False
-    allow_network: tuple[str, ...] = ()
-    tls: Path | None = None
-    node_listen: str = ""
-    decide_s: float = 0.0
-    command_image: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,10 +64,10 @@ def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started
             say("starting the registry")
             undo.callback(_stop_one, home.registry)
             (home.registry / "address").unlink(missing_ok=True)
-            arguments = ["registry", "--data", str(home.registry), "--listen", options.listen, "--token-file", str(home.token_file)]
-            arguments += ["--trusted-keys", str(options.trusted_keys)] if options.trusted_keys else []
-            arguments += ["--tls", str(options.tls)] if options.tls else []
-            child = _spawn(home.registry, arguments)
+            wish = daemons.RegistryOptions(
+                home.registry, options.listen, home.token_file, trusted_keys=options.trusted_keys, tls=options.tls
+            )
+            child = _spawn(home.registry, ["registry", *daemons.arguments(wish)])
             url = _await(lambda: _answering_registry(home), child, home.registry, "the registry", options.timeout_s)
             fresh.append("registry")
         elif options.tls and not url.startswith("https:"):
@@ -111,13 +83,8 @@ def start(home: Home, options: UpOptions, say: Callable[[str], None]) -> Started
             undo.callback(_stop_node, home)
             arguments = ["node_manager", "--home", str(home.node), "--registry", url, "--token-file", str(home.token_file)]
             arguments += ["--decide-s", str(options.decide_s)] if options.decide_s else []
-            arguments += ["--driver", options.driver, "--warm", str(options.warm), "--metrics-port", str(options.metrics_port)]
-            arguments += ["--metrics-host", options.metrics_host, "--sandbox", options.sandbox]
-            arguments += [f"--allow-network={endpoint}" for endpoint in options.allow_network]
-            arguments += ["--cut-state"] if options.cut_state else []
+            arguments += daemons.arguments(options, daemons.NodeOptions)
             arguments += ["--tls", str(options.tls), "--listen", _node_listen(options)] if options.tls else []
-            arguments += ["--runtime-image", options.runtime_image] if options.runtime_image else []
-            arguments += ["--command-image", options.command_image] if options.command_image else []
             child = _spawn(home.node, arguments + (["--node", options.node] if options.node else []))
             told.write_text(url, "utf-8")
             _await(lambda: _node_answers(home) or None, child, home.node, "the node manager", options.timeout_s)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from udo_cli import local
+from udo_cli.daemons import UpOptions
 from udo_cli.home import Home
 
 
@@ -23,7 +24,7 @@ def workspace(prefix: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def platform(home: Home, options: local.UpOptions, say: Callable[[str], None]) -> Iterator[local.StartedServices]:
+def platform(home: Home, options: UpOptions, say: Callable[[str], None]) -> Iterator[local.StartedServices]:
     """A registry and a node manager under `home`."""
     try:
         yield local.start(home, options, say)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from udo_cli.durations import Duration
 from udo_cli.exits import ExitCode
+from udo_cli.options import option
 
 Json = dict[str, Any]
 _SHOWN = 10
@@ -43,6 +46,53 @@ def output_file(_: click.Context, __: click.Parameter, path: Path | None) -> Pat
     if path is not None and not path.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no directory {path.absolute().parent}")
     return path
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """How a version is tried before it answers, if at all."""
+
+    diff: bool = option(is_flag=True, help="Only compare the answers of VERSION with those of the serving version; nothing changes.")
+    canary: float | None = option(
+        type=share, metavar="PERCENT", help="First test VERSION on a share of the new lanes (keyed: of the key groups)."
+    )
+    for_s: float | None = option("--for", type=Duration(), metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
+    rollback_if: tuple[str, ...] = option(
+        type=condition,
+        multiple=True,
+        metavar="CONDITION",
+        help="Roll a canary back if this holds: events, errors, error_rate, p50_ms, p99_ms or (keyed) different, then >, >=, < or <=, then "
+        "a number. May be repeated.",
+    )
+    min_events: int | None = option(type=click.IntRange(0), help="Roll a canary back that has fewer events.  [default: 1]")
+    promote: bool = option(is_flag=True, help="End the canary of NAME now, as one that has passed.")
+    out: Path | None = option(
+        "-o",
+        "--output",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        callback=output_file,
+        help="Write the differences of a diff to this .jsonl or .parquet file.",
+    )
+
+    def require_consistent(self) -> None:
+        """click.UsageError if an option is given without the one that it belongs to."""
+        if self.diff and self.canary is not None:
+            raise click.UsageError("--diff and --canary exclude each other: run a diff first, then a canary")
+        for said, flag, needed, there in (
+            (bool(self.rollback_if), "--rollback-if", "--canary", self.canary is not None),
+            (self.min_events is not None, "--min-events", "--canary", self.canary is not None),
+            (self.out is not None, "--output", "--diff", self.diff),
+            (self.for_s is not None, "--for", "--canary or --diff", self.diff or self.canary is not None),
+        ):
+            if said and not there:
+                raise click.UsageError(f"{flag} can only be used with {needed}")
+
+    def canary_wish(self) -> Json | None:
+        """The canary as a registry takes it; None without one."""
+        if self.canary is None:
+            return None
+        least = 1 if self.min_events is None else self.min_events
+        return {"percent": self.canary, "for_s": self.for_s or 60.0, "rollback_if": list(self.rollback_if), "min_events": least}
 
 
 def write(path: Path, examples: list[Json]) -> None:

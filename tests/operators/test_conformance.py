@@ -118,7 +118,7 @@ def layout(folder: Path, work: Path) -> Path:
     """Write the image that a push of the folder makes as an OCI layout, and return its path."""
     (made := work / "layout").mkdir()
     target = build.Target.of(None, None)
-    image = build.build(folder, build.load_manifest(folder, None, target), target, work, work / "cache", lambda _: None).image
+    image = build.build(build.load(folder, None, target), work, work / "cache", lambda _: None).image
     (blobs := made / "blobs" / "sha256").mkdir(parents=True)
     for data in (image.config, image.manifest, *(layer.path.read_bytes() for layer in image.layers)):
         (blobs / digest_of(data).partition(":")[2]).write_bytes(data)

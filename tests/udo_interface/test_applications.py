@@ -20,6 +20,7 @@ from examples.applications import common
 from examples.applications.first_stories import run as first_stories
 from tests.udo_interface.conftest import Platform
 from udo_cli import events as samples
+from udo_cli.given import OperatorConfig
 from udo_cli.packing import build, tried
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def test_first_stories_are_those_of_the_oracle_though_the_keyed_operator_is_upda
     "operator", [path for name in APPLICATIONS for path in common.operators(FOLDER / name)], ids=lambda path: path.name
 )
 def test_each_operator_answers_its_sample_events(operator: Path, tmp_path: Path) -> None:
-    manifest = build.load_manifest(operator, None, target := build.Target.of(None, None))
-    packed = build.build(operator, manifest, target, tmp_path, tmp_path, lambda _: None)
-    trial = tried.answer(packed, samples.read(operator / "events.json", manifest.input_schema, 10_000), tried.TrialConfig({}, {}, {}))
+    folder = build.load(operator, None, build.Target.of(None, None))
+    packed = build.build(folder, tmp_path, tmp_path, lambda _: None)
+    trial = tried.answer(packed, samples.read(operator / "events.json", folder.manifest.input_schema, 10_000), OperatorConfig())
     assert trial.answers.num_rows == ANSWERS[operator.name] > 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from udo_cli import base
+from udo_cli import base, daemons
 from udo_cli.exits import ExitCode
+from udo_cli.options import grouped, option
 
 EXAMPLES = """
 udo demo
@@ -18,25 +20,25 @@ udo demo --json > report.json
 """
 
 
+@dataclass(frozen=True)
+class DemoOptions:
+    """The stream, and how the node runs the operators in it."""
+
+    data: Path | None = option(
+        type=click.Path(path_type=Path, dir_okay=False), help="Parquet or CSV of card payments instead of generated ones."
+    )
+    rate: float | None = option(type=click.FloatRange(1), help="Rows per second; 60,000 by default, with --data as fast as possible.")
+    seconds: float | None = option(type=click.FloatRange(1), help="Length of the stream; 20 by default.")
+    rows: int | None = option(type=click.IntRange(1), help="Total number of rows.")
+    update_at: int | None = option(type=click.IntRange(1), metavar="ROW", help="Row at which fraud v2 replaces v1; the middle by default.")
+    seed: int = option(type=int, default=7, show_default=True, help="Seed of the generator.")
+    driver: str = daemons.driver()
+
+
 @base.command("demo", EXAMPLES)
-@click.option("--data", type=click.Path(path_type=Path, dir_okay=False), help="Parquet or CSV of card payments instead of generated ones.")
-@click.option("--rate", type=click.FloatRange(1), help="Rows per second; 60,000 by default, with --data as fast as possible.")
-@click.option("--seconds", type=click.FloatRange(1), help="Length of the stream; 20 by default.")
-@click.option("--rows", type=click.IntRange(1), help="Total number of rows.")
-@click.option("--update-at", type=click.IntRange(1), metavar="ROW", help="Row at which fraud v2 replaces v1; the middle by default.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the generator.")
-@base.driver_option
+@grouped(DemoOptions, "wish")
 @base.json_option
-def command(
-    data: Path | None,
-    rate: float | None,
-    seconds: float | None,
-    rows: int | None,
-    update_at: int | None,
-    seed: int,
-    driver: str,
-    as_json: bool,
-) -> None:
+def command(wish: DemoOptions, as_json: bool) -> None:
     """Run the platform on a stream of card payments and replace the fraud operator while the query runs.
 
     Starts a registry and a node manager, pushes the operators `forward` and `fraud`, streams payments, some of them frauds,
@@ -48,9 +50,9 @@ def command(
     with local.interruptible():
         from udo_cli.demo import plan, run, show
 
-        made = plan.make(data, rate, seconds, rows, update_at, seed)
+        made = plan.make(wish.data, wish.rate, wish.seconds, wish.rows, wish.update_at, wish.seed)
         with show.screen() as screen:
-            report = run.run(made, driver, output.say, screen)
+            report = run.run(made, wish.driver, output.say, screen)
     if as_json:
         output.emit(report.document())
     else:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from udo_cli import base, completing, controlling, given
-from udo_protocol.limits import KEY_GROUPS, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_SLOTS
+from udo_cli.options import grouped, option
+from udo_protocol.errors import UsageError
+from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_RETRIES, MOST_SLOTS
+from udo_protocol.state.dead_letters import FAIL, POLICIES
 
 EXAMPLES = """
 udo deploy fraud                                   the latest version, under the operator's name
@@ -23,56 +27,79 @@ udo deploy visits --slots 6 --over-nodes --replicas 1    each with a copy of its
 """
 
 
+@dataclass(frozen=True)
+class DeploymentOptions(given.ConfigOptions):
+    """All that a deployment is made with, but for the controllers of its slots."""
+
+    on_error: str = option(
+        type=click.Choice(POLICIES),
+        default=FAIL,
+        show_default=True,
+        help="What happens to events that it fails on: fail the query, or keep them as dead letters (udo dead).",
+    )
+    retries: int = option(
+        type=click.IntRange(0, MOST_RETRIES),
+        default=0,
+        show_default=True,
+        help="How often a batch that failed is retried before --on-error applies.",
+    )
+    dead_letters: int | None = option(
+        type=click.IntRange(1), help="Dead letters kept per node; 10000 by default. Beyond it the query fails."
+    )
+    dead_letter_mb: int | None = option(type=click.IntRange(1), help="Dead letters kept per node, in MiB; 64 by default.")
+    poll_us: int = option(
+        type=click.IntRange(0, MOST_BACKOFF_US),
+        default=0,
+        show_default=True,
+        help="Poll an empty queue after 20, 40 ... up to this many µs before sleeping: trades CPU time for latency.",
+    )
+    key_groups: int | None = option(
+        type=click.IntRange(1, MOST_KEY_GROUPS),
+        help=f"Number of key groups of a keyed operator, fixed while it is deployed; {KEY_GROUPS} by default.",
+    )
+    slots: int = option(
+        type=click.IntRange(1, MOST_SLOTS),
+        default=1,
+        show_default=True,
+        help="Number of instances on each node, each with its own queue. See: udo scale",
+    )
+    over_nodes: bool = option(
+        is_flag=True, help="Spread --slots evenly over the live nodes that listen for other hosts, instead of so many on each node."
+    )
+    replicas: int = option(
+        type=click.IntRange(0, MOST_REPLICAS),
+        default=0,
+        show_default=True,
+        help="Keyed, with --over-nodes: copies of each slot's state on other nodes. An epoch is complete when all of them hold it, and a "
+        "node that is lost is replaced by nodes that have copies.",
+    )
+
+    def limits(self) -> dict[str, float]:
+        """The deployment's limits that are given. UsageError if options contradict each other."""
+        if self.on_error == FAIL and (self.dead_letters or self.dead_letter_mb):
+            raise UsageError("--dead-letters and --dead-letter-mb say how many dead letters are kept: they need --on-error dead-letter")
+        limits = {
+            "retries": self.retries,
+            "dead_letters": self.dead_letters,
+            "dead_letter_bytes": (self.dead_letter_mb or 0) << 20,
+            "backoff_ceiling_us": self.poll_us,
+            "key_groups": self.key_groups,
+        }
+        return {name: value for name, value in limits.items() if value}
+
+
 @base.command("deploy", EXAMPLES)
 @click.argument("operator", metavar="OPERATOR[@VERSION]", shell_complete=completing.operators)
 @click.option("--name", help="The name by which queries call it; the operator's name by default.")
-@given.options
-@given.policy_options
-@given.polling_option
-@click.option(
-    "--key-groups",
-    type=click.IntRange(1, MOST_KEY_GROUPS),
-    help=f"Number of key groups of a keyed operator, fixed while it is deployed; {KEY_GROUPS} by default.",
-)
-@click.option(
-    "--slots",
-    type=click.IntRange(1, MOST_SLOTS),
-    default=1,
-    show_default=True,
-    help="Number of instances on each node, each with its own queue. See: udo scale",
-)
-@click.option(
-    "--over-nodes",
-    is_flag=True,
-    help="Spread --slots evenly over the live nodes that listen for other hosts, instead of so many on each node.",
-)
-@click.option(
-    "--replicas",
-    type=click.IntRange(0, MOST_REPLICAS),
-    default=0,
-    show_default=True,
-    help="Keyed, with --over-nodes: copies of each slot's state on other nodes. An epoch is complete when all of them hold it, and a node "
-    "that is lost is replaced by nodes that have copies.",
-)
-@controlling.options
+@grouped(DeploymentOptions, "wish")
+@grouped(controlling.ControllerOptions, "controllers")
 @base.wait_option("Seconds to wait until all live nodes answer, and slots have their replicas; 0: do not wait.")
 @base.json_option
 def command(
     operator: str,
     name: str | None,
-    env: tuple[str, ...],
-    secrets: tuple[str, ...],
-    files: tuple[str, ...],
-    on_error: str,
-    retries: int,
-    dead_letters: int | None,
-    dead_letter_mb: int | None,
-    poll_us: int,
-    key_groups: int | None,
-    slots: int,
-    over_nodes: bool,
-    replicas: int,
-    elasticity: dict[str, Any],
+    wish: DeploymentOptions,
+    controllers: controlling.ControllerOptions,
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -81,32 +108,26 @@ def command(
 
     operator_name, version = remote.reference(operator)
     deployment = name or operator_name
-    variables, contents = given.environment(env), given.file_contents(files)
-    hidden = given.secret_values(secrets)
-    limits = given.policy_limits(on_error, retries, dead_letters, dead_letter_mb)
-    if poll_us:
-        limits["backoff_ceiling_us"] = poll_us
-    if key_groups:
-        limits["key_groups"] = key_groups
-    given.require_once(variables, hidden)
+    limits, elasticity, config = wish.limits(), controllers.wish(), wish.read()
+    config.require_once()
     with remote.registry() as api:
         found = api.deploy(
             deployment,
             operator_name,
             version,
-            env=variables,
-            secrets=hidden,
-            files=contents,
-            slots=slots,
-            over_nodes=over_nodes,
-            policy=on_error,
+            env=config.env,
+            secrets=config.secrets,
+            files=config.files,
+            slots=wish.slots,
+            over_nodes=wish.over_nodes,
+            policy=wish.on_error,
             limits=limits,
             elasticity=elasticity,
-            replicas=replicas,
+            replicas=wish.replicas,
         )
         if wait_s:
             found = remote.await_answering(api, deployment, wait_s, output.say)
-            if replicas:
+            if wish.replicas:
                 found = remote.await_replicas(api, deployment, wait_s, output.say)
         notices = _notices(found, [n["node"] for n in api.nodes() if n["live"]])
     if as_json:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from udo_cli import base, given
+from udo_cli.options import grouped
 
 EXAMPLES = """
 udo dev fraud                                  test, deploy as fraud, and again on every save
@@ -25,7 +26,7 @@ udo dev fraud --once --json
     "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
 )
 @click.option("--name", help="The deployment that goes along; the operator's name by default.")
-@given.options
+@grouped(given.ConfigOptions, "config")
 @click.option("--samples-only", is_flag=True, help="Only run the samples: no platform is needed, and nothing goes live.")
 @click.option("--once", is_flag=True, help="Do it once and exit, with the error's exit code.")
 @base.json_option
@@ -33,9 +34,7 @@ def command(
     directory: Path,
     events: Path | None,
     name: str | None,
-    env: tuple[str, ...],
-    secrets: tuple[str, ...],
-    files: tuple[str, ...],
+    config: given.ConfigOptions,
     samples_only: bool,
     once: bool,
     as_json: bool,
@@ -50,8 +49,8 @@ def command(
     from udo_cli import dev, output
     from udo_protocol.errors import by_code
 
-    given.file_contents(files)  # errors in them are reported at once
-    known = dev.Given(given.environment(env), given.secret_values(secrets), given.file_paths(files))
+    read = config.read()  # also the files, so that errors in them are reported at once
+    known = dev.Given(read.env, read.secrets, given.file_paths(config.files))
     say = (lambda _: None) if as_json else output.say
     work = dev.DevRound(directory, events, name, known, live=not samples_only, say=say)
     while True:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from udo_cli import base
+from udo_cli import base, daemons
+from udo_cli.options import grouped, option
 from udo_protocol.errors import Conflict, NotFound
 
 EXAMPLES = """
@@ -37,70 +39,44 @@ CAPABILITIES = {
 }
 
 
+@dataclass(frozen=True)
+class _Member:
+    home: Path | None = option(
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for its sockets, instances and images; UDO_HOME/node by default.",
+    )
+    node: str | None = option("--name", help="Name of the node; the host's name by default.")
+    registry: str | None = option(
+        metavar="URL", help="Registry to follow, or URL,URL of its processes; UDO_REGISTRY or the local one by default."
+    )
+    token_file: Path | None = option(
+        type=click.Path(path_type=Path, dir_okay=False), help="The registry's token; UDO_TOKEN_FILE or the local one by default."
+    )
+
+
+@dataclass(frozen=True)
+class _ManagerOptions(daemons.NodeOptions, _Member):
+    runtime_image: str = ""  # no option of this command
+    server: Path | None = option(
+        type=click.Path(path_type=Path, dir_okay=False), help="A valkey-server or redis-server instead of the bundled one."
+    )
+    tls: Path | None = daemons.tls()
+    listen: str = option(
+        default="",
+        metavar="HOST:PORT",
+        help="Address on which other hosts reach this node by TLS; its queue server uses the next port. Port 0: any two free "
+        "ports, which later starts use again. By default other hosts cannot connect.",
+    )
+    policies: Path | None = option(
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help="TOML file of balancing policies of your own that deployments may name; their modules lie beside it. See docs/elasticity.md.",
+    )
+
+
 @base.group("node", EXAMPLES)
-@click.option(
-    "--home",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for its sockets, instances and images; UDO_HOME/node by default.",
-)
-@click.option("--name", help="Name of the node; the host's name by default.")
-@click.option(
-    "--registry", "url", metavar="URL", help="Registry to follow, or URL,URL of its processes; UDO_REGISTRY or the local one by default."
-)
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The registry's token; UDO_TOKEN_FILE or the local one by default.",
-)
-@base.driver_option
-@base.sandbox_option
-@base.allow_network_option
-@base.command_image_option
-@click.option(
-    "--warm",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Number of warm instances, and of warm engines if one was needed, that are kept ready.",
-)
-@base.metrics_options
-@base.cut_state_option
-@click.option(
-    "--server", type=click.Path(path_type=Path, dir_okay=False), help="A valkey-server or redis-server instead of the bundled one."
-)
-@base.tls_option
-@click.option(
-    "--listen",
-    default="",
-    metavar="HOST:PORT",
-    help="Address on which other hosts reach this node by TLS; its queue server uses the next port. Port 0: any two free "
-    "ports, which later starts use again. By default other hosts cannot connect.",
-)
-@click.option(
-    "--policies",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="TOML file of balancing policies of your own that deployments may name; their modules lie beside it. See docs/elasticity.md.",
-)
+@grouped(_ManagerOptions, "wish")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    home: Path | None,
-    name: str | None,
-    url: str | None,
-    token_file: Path | None,
-    driver: str,
-    sandbox: str,
-    allow_network: tuple[str, ...],
-    command_image: str,
-    warm: int,
-    metrics_port: int,
-    metrics_host: str,
-    cut_state: bool,
-    server: Path | None,
-    tls: Path | None,
-    listen: str,
-    policies: Path | None,
-) -> None:
+def command(ctx: click.Context, wish: _ManagerOptions) -> None:
     """Run a node manager in the foreground. Every host with Spark executors needs one."""
     if ctx.invoked_subcommand:
         return
@@ -108,15 +84,10 @@ def command(
     from udo_cli.settings import CliSettings
 
     settings = CliSettings()
-    arguments = ["--home", str(home or settings.local.node), "--driver", driver, "--warm", str(warm), "--metrics-port", str(metrics_port)]
-    arguments += ["--metrics-host", metrics_host, "--sandbox", sandbox, "--registry", url or settings.registry_url()]
-    token = token_file or settings.token_file or settings.local.token_file
-    files = ("--token-file", token if token.exists() else None), ("--server", server), ("--tls", tls), ("--policies", policies)
-    for option, value in (*files, ("--node", name), ("--listen", listen), ("--command-image", command_image)):
-        arguments += [option, str(value)] if value else []
-    arguments += [f"--allow-network={endpoint}" for endpoint in allow_network]
-    arguments += ["--cut-state"] if cut_state else []
-    ctx.exit(foreground.run("node_manager", arguments))
+    token = wish.token_file or settings.token_file or settings.local.token_file
+    home, registry = wish.home or settings.local.node, wish.registry or settings.registry_url()
+    told = replace(wish, home=home, registry=registry, token_file=token if token.exists() else None)
+    ctx.exit(foreground.run("node_manager", daemons.arguments(told)))
 
 
 @command.command("ls", examples="udo node ls --json")

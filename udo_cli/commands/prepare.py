@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from udo_cli import base, completing
+from udo_cli.options import grouped, option
 from udo_protocol.limits import MOST_SLOTS
 
 EXAMPLES = """
@@ -15,25 +18,29 @@ udo prepare visits 4 --strategy checkpoint    checkpoints only; the slots start 
 """
 
 
+@dataclass(frozen=True)
+class PreparationOptions:
+    """How the slots to come keep up with the state."""
+
+    strategy: str = option(
+        type=click.Choice(["active-backup", "checkpoint"]),
+        default="active-backup",
+        show_default=True,
+        help="active-backup: the new slots run beside those that serve, and read what changes; checkpoint: the state is written more "
+        "often, and the new slots start when they are needed.",
+    )
+    refresh_s: float = option(type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two refreshes.")
+
+
 @base.command("prepare", EXAMPLES)
 @click.argument("name", shell_complete=completing.deployments)
 @click.argument("slots", type=click.IntRange(2, MOST_SLOTS), required=False)
-@click.option(
-    "--strategy",
-    type=click.Choice(["active-backup", "checkpoint"]),
-    default="active-backup",
-    show_default=True,
-    help="active-backup: the new slots run beside those that serve, and read what changes; checkpoint: the state is written more often, "
-    "and the new slots start when they are needed.",
-)
-@click.option("--refresh-s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two refreshes.")
+@grouped(PreparationOptions, "how")
 @click.option("--stop", is_flag=True, help="Give it up: nothing is left of the slots that stand ready.")
 @base.wait_option("How long to wait until it is ready.")
 @base.node_option
 @base.json_option
-def command(
-    name: str, slots: int | None, strategy: str, refresh_s: float, stop: bool, wait_s: float, address: str | None, as_json: bool
-) -> None:
+def command(name: str, slots: int | None, how: PreparationOptions, stop: bool, wait_s: float, address: str | None, as_json: bool) -> None:
     """Prepare a scale-out of deployment NAME, which keeps state, to SLOTS slots on this node; its queries go on.
 
     udo scale NAME SLOTS takes over then. In mode auto the load decides about it. See docs/elasticity.md.
@@ -43,10 +50,10 @@ def command(
 
     if stop == (slots is not None):
         raise UsageError("expected a number of slots to prepare for, or --stop")
-    remote.node(address).prepare_scale_out(name, slots or 0, strategy, refresh_s, wait_s)
+    remote.node(address).prepare_scale_out(name, slots or 0, how.strategy, how.refresh_s, wait_s)
     if as_json:
-        output.emit({"deployment": name, "prepared": slots or 0, **({"strategy": strategy} if slots else {})})
+        output.emit({"deployment": name, "prepared": slots or 0, **({"strategy": how.strategy} if slots else {})})
     elif slots:
-        click.echo(f"{name}: a scale-out to {slots} slots stands prepared ({strategy}); take over: udo scale {name} {slots}")
+        click.echo(f"{name}: a scale-out to {slots} slots stands prepared ({how.strategy}); take over: udo scale {name} {slots}")
     else:
         click.echo(f"{name}: nothing stands prepared")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from udo_cli import base, given
+from udo_cli.given import OperatorConfig
+from udo_cli.options import grouped, option
 
 if TYPE_CHECKING:
-    from udo_cli.packing.build import Packed
-    from udo_cli.packing.tried import TrialConfig
+    from udo_cli.packing.build import Packed, UnpackedOperator
     from udo_cli.settings import CliSettings
     from udo_protocol.registry.api import Registry
 
@@ -32,34 +34,34 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 """
 
 
+@dataclass(frozen=True)
+class PackageOptions:
+    """What is packaged, and for which nodes."""
+
+    version: str | None = option(help="Version, instead of that in operator.toml.")
+    python: str | None = option(help="Python of the nodes, such as 3.12; this one by default.")
+    platform: str | None = option(help="Platform of the nodes, such as linux_x86_64; this one by default.")
+    image: str | None = option(metavar="REF|FILE", help="Push a whole image, unchanged, instead of the folder's code.")
+    base: str | None = option(
+        metavar="REPO:TAG|none", help="Runtime base; by default the one in the registry for this Python and platform."
+    )
+    sign: Path | None = option(type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
+
+
 @base.command("push", EXAMPLES)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option("--version", help="Version, instead of that in operator.toml.")
-@click.option("--python", help="Python of the nodes, such as 3.12; this one by default.")
-@click.option("--platform", help="Platform of the nodes, such as linux_x86_64; this one by default.")
-@click.option("--image", "source", metavar="REF|FILE", help="Push a whole image, unchanged, instead of the folder's code.")
-@click.option(
-    "--base", "wish", metavar="REPO:TAG|none", help="Runtime base; by default the one in the registry for this Python and platform."
-)
-@click.option("--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY", help="Sign with this private key.")
+@grouped(PackageOptions, "package")
 @click.option("--check", "deployment", metavar="DEPLOYMENT", help="First run migrate() on a copy of this deployment's state on the node.")
 @click.option("--no-samples", is_flag=True, help="Only import it: events.json is not answered. For what only works in production.")
-@given.options
+@grouped(given.ConfigOptions, "config")
 @click.option("--dry-run", is_flag=True, help="Check and package, upload nothing.")
 @base.json_option
 def command(
     directory: Path,
-    version: str | None,
-    python: str | None,
-    platform: str | None,
-    source: str | None,
-    wish: str | None,
-    sign: Path | None,
+    package: PackageOptions,
     deployment: str | None,
     no_samples: bool,
-    env: tuple[str, ...],
-    secrets: tuple[str, ...],
-    files: tuple[str, ...],
+    config: given.ConfigOptions,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -72,47 +74,47 @@ def command(
     an operator needs nodes with the Docker driver.
     """
     from udo_cli import output
-    from udo_cli.packing import archive, bases, build, image, layers, migration, provenance, tried
+    from udo_cli.packing import archive, bases, build, image, migration, provenance
     from udo_cli.packing.requirements import current_target
     from udo_cli.packing.upload import upload
     from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
     from udo_protocol.registry import signing
 
-    if source and (python or platform or wish or deployment or env or secrets or files):
+    if package.image and (package.python or package.platform or package.base or deployment or config):
         raise UsageError(
             "--image is pushed as it is: --python, --platform, --base, --check, --env, --secret and --file do not apply; "
             "udo test --image tries it"
         )
-    if no_samples and (env or secrets or files):
+    if no_samples and config:
         raise UsageError("--env, --secret and --file are for the samples, which --no-samples leaves out")
-    config = tried.TrialConfig(given.environment(env), given.secret_values(secrets), given.file_contents(files))
-    settings, target = CliSettings(), build.Target.of(python, platform)
-    key = signing.load_private(sign) if sign else None
+    told, settings, target = config.read(), CliSettings(), build.Target.of(package.python, package.platform)
+    key = signing.load_private(package.sign) if package.sign else None
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-push-")))
         api = _registry(settings, stack, needed=not dry_run)
-        if source:
-            whole = archive.read(source, work)
-            manifest = build.load_image_manifest(directory, version, whole)
+        if package.image:
+            whole = archive.read(package.image, work)
+            manifest = build.load_image_manifest(directory, package.version, whole)
             made, left_out = image.label(manifest, whole.config, whole.layers), []
         else:
-            manifest = build.load_manifest(directory, version, target)
-            below = bases.choose(api, "python", target, wish, output.say)
-            if left_out := layers.left_out(directory, command=bool(manifest.command)):
+            folder = build.load(directory, package.version, target)
+            manifest, left_out = folder.manifest, folder.left_out
+            below = bases.choose(api, "python", target, package.base, output.say)
+            if left_out:
                 output.say(f"left out of the package: {output.some(left_out)} (hidden files, builds and environments)")
-            built = build.build(directory, manifest, target, work, settings.local.dependencies, output.say, below)
+            built = build.build(folder, work, settings.local.dependencies, output.say, below)
             made = built.image
-            with build.unpacked_code(built, work) as code:
+            with build.unpacked_code(built, work) as operator:
                 if target.here:
-                    with build.telling_what_was_left_out(directory, manifest):
-                        _check(built, code, None if no_samples else directory / "events.json", config)
+                    with build.telling_what_was_left_out(folder):
+                        _check(built, operator, None if no_samples else directory / "events.json", told)
                 else:
                     output.say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
                 if deployment:
-                    migration.check(manifest, code, built.dependencies, deployment, output.say)
+                    migration.check(operator, deployment, output.say)
         if api is not None and not dry_run:
-            upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, source or "folder"), key)
+            upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, package.image or "folder"), key)
     if as_json:
         packed = [{"kind": la.kind, "digest": la.digest, "size": la.size_bytes} for la in made.layers]
         found = {"name": manifest.name, "version": manifest.version, "digest": made.digest, "layers": packed, "pushed": not dry_run}
@@ -123,7 +125,7 @@ def command(
         output.say(f"next: udo deploy {manifest.reference}, or udo update {manifest.name} {manifest.version}")
 
 
-def _check(packed: Packed, code: Path, samples: Path | None, config: TrialConfig) -> None:
+def _check(packed: Packed, operator: UnpackedOperator, samples: Path | None, config: OperatorConfig) -> None:
     """OperatorError or SchemaError if the operator does not answer its samples, or, without samples, cannot be imported."""
     from udo_cli import events, output
     from udo_cli.packing import isolated, tried
@@ -133,7 +135,7 @@ def _check(packed: Packed, code: Path, samples: Path | None, config: TrialConfig
     if samples is None or not samples.exists():
         what = f"{manifest.command[0]} speaks the operator protocol" if manifest.command else f"{manifest.entry} can be imported"
         output.say(f"checking that {what}")
-        isolated.check_import(manifest, code, packed.dependencies)
+        isolated.check_import(operator)
         return
     batches = events.read(samples, manifest.input_schema, _BATCH_ROWS)
     try:

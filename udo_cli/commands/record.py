@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import click
 
 from udo_cli import base, completing
 from udo_cli.durations import Duration
+from udo_cli.options import grouped, option
 
 if TYPE_CHECKING:
     from udo_cli.recorder import Recorded
@@ -27,20 +28,25 @@ udo test visits --replay visits.rec --pdb
 _TELL_S = 1.0
 
 
+@dataclass(frozen=True)
+class RecordOptions:
+    """What is recorded, and where to."""
+
+    for_s: float = option(
+        "--for", type=Duration(), required=True, metavar="TIME", help="How long to record: 500ms, 30s, 5m; Ctrl-C ends it earlier."
+    )
+    file: Path = option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
+    frames: int | None = option(type=click.IntRange(1), help="End after this many frames.")
+    slot: int | None = option(type=click.IntRange(0), metavar="NUMBER", help="The slot to record, where it has several on the node.")
+    force: bool = option(is_flag=True, help="Overwrite the file.")
+
+
 @base.command("record", EXAMPLES)
 @click.argument("deployment", shell_complete=completing.deployments)
-@click.option(
-    "--for", "for_s", type=Duration(), required=True, metavar="TIME", help="How long to record: 500ms, 30s, 5m; Ctrl-C ends it earlier."
-)
-@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
-@click.option("--frames", type=click.IntRange(1), help="End after this many frames.")
-@click.option("--slot", type=click.IntRange(0), metavar="NUMBER", help="The slot to record, where it has several on the node.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@grouped(RecordOptions, "wish")
 @base.node_option
 @base.json_option
-def command(
-    deployment: str, for_s: float, file: Path, frames: int | None, slot: int | None, force: bool, address: str | None, as_json: bool
-) -> None:
+def command(deployment: str, wish: RecordOptions, address: str | None, as_json: bool) -> None:
     """Record every frame that a slot of DEPLOYMENT answers during this time, in order, and its state at the start.
 
     The slot is on the node of this host, or on the one that --node names.
@@ -51,7 +57,8 @@ def command(
     from udo_cli import output, recorder, remote
     from udo_protocol.errors import Conflict, NotFound
 
-    if file.exists() and not force:
+    file = wish.file
+    if file.exists() and not wish.force:
         raise Conflict(f"{file} exists; overwrite it with --force")
     if not file.absolute().parent.is_dir():
         raise NotFound(f"there is no folder {file.absolute().parent} to write {file.name} to")
@@ -66,7 +73,7 @@ def command(
         what = f"{header['operator']}@{header['version']}, slot {header['slot']} on node {header['node']}"
         output.say(f"recording {deployment} ({what}) from frame {header['first_seq']} on; Ctrl-C ends it")
 
-    parts = remote.node(address).record(deployment, for_s, frames or 0, slot)
+    parts = remote.node(address).record(deployment, wish.for_s, wish.frames or 0, wish.slot)
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         header, made = recorder.write(file, parts, begun, _progress(), lambda: bool(interrupts))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import click
 from click.core import ParameterSource
 
-from udo_cli import base, completing
+from udo_cli import base, completing, daemons
 from udo_cli.commands import registry_backup, registry_base, registry_key
+from udo_cli.options import grouped
 
 EXAMPLES = """
 udo registry --data /var/lib/udo --listen 10.0.0.2:5000 --tls /etc/udo/tls
@@ -23,61 +24,20 @@ udo registry backup registry.tar
 
 
 @base.group("registry", EXAMPLES)
-@click.option(
-    "--data", type=click.Path(path_type=Path, file_okay=False), help="Blobs, database, token, address; UDO_HOME/registry by default."
-)
-@click.option(
-    "--listen",
-    default="127.0.0.1:0",
-    show_default=True,
-    metavar="HOST:PORT|unix:PATH",
-    help="Address on which it listens; port 0: any free port, which later starts use again.",
-)
-@click.option(
-    "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The write token; SHARED/token by default, made if absent."
-)
-@click.option(
-    "--database",
-    metavar="URL",
-    help="SQLAlchemy URL; SQLite in DATA by default. May hold a password: prefer UDO_DATABASE.",
-    envvar="UDO_DATABASE",
-)
-@click.option(
-    "--shared",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of images and token that several processes of one PostgreSQL database have in common; DATA by default.",
-)
-@click.option(
-    "--trusted-keys",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of public keys *.pub: only versions signed by one of them are accepted.",
-)
-@base.tls_option
+@grouped(daemons.RegistryOptions, "wish")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    data: Path | None,
-    listen: str,
-    token_file: Path | None,
-    database: str | None,
-    shared: Path | None,
-    trusted_keys: Path | None,
-    tls: Path | None,
-) -> None:
+def command(ctx: click.Context, wish: daemons.RegistryOptions) -> None:
     """Run a registry in the foreground. It stores operator images, the catalogue and deployments, and controls updates."""
     if ctx.invoked_subcommand:
         return
     from udo_cli import foreground
     from udo_cli.settings import CliSettings
 
-    folder = data or CliSettings().local.registry
-    arguments = ["--data", str(folder), "--listen", listen, "--token-file", str(token_file or (shared or folder) / "token")]
-    arguments += ["--shared", str(shared)] if shared else []
-    if database and ctx.get_parameter_source("database") is not ParameterSource.ENVIRONMENT:  # the new process inherits the variable
-        arguments += ["--database", database]
-    arguments += ["--trusted-keys", str(trusted_keys.absolute())] if trusted_keys else []
-    arguments += ["--tls", str(tls.absolute())] if tls else []
-    ctx.exit(foreground.run("registry", arguments))
+    folder = wish.data or CliSettings().local.registry
+    told = replace(wish, data=folder, token_file=wish.token_file or (wish.shared or folder) / "token")
+    if ctx.get_parameter_source("database") is ParameterSource.ENVIRONMENT:  # the new process inherits the variable
+        told = replace(told, database=None)
+    ctx.exit(foreground.run("registry", daemons.arguments(told)))
 
 
 command.add_command(registry_backup.backup)

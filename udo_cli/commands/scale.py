@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from udo_cli import base, completing, controlling
+from udo_cli.options import grouped
 from udo_protocol.limits import MOST_REPLICAS, MOST_SLOTS
 
 EXAMPLES = """
@@ -29,10 +28,12 @@ udo scale fraud --mode advise               four again; what auto would do is re
     type=click.IntRange(0, MOST_REPLICAS),
     help="Keyed, over nodes: copies of each slot's state on other nodes (udo deploy --replicas); 0: none.",
 )
-@controlling.options
+@grouped(controlling.ControllerOptions, "controllers")
 @base.wait_option("Seconds to wait until all live nodes have them, and slots their replicas; 0: do not wait.")
 @base.json_option
-def command(name: str, slots: int | None, replicas: int | None, elasticity: dict[str, Any], wait_s: float, as_json: bool) -> None:
+def command(
+    name: str, slots: int | None, replicas: int | None, controllers: controlling.ControllerOptions, wait_s: float, as_json: bool
+) -> None:
     """Set the number of slots of deployment NAME on each node, over nodes in all, of their replicas, or who decides about it.
 
     Each slot has an instance and a queue.
@@ -45,6 +46,7 @@ def command(name: str, slots: int | None, replicas: int | None, elasticity: dict
     from udo_cli import output, over_nodes, remote
     from udo_protocol.errors import UsageError
 
+    elasticity = controllers.wish()
     if slots is None and replicas is None and not elasticity:
         raise UsageError("expected a number of slots, or of replicas (--replicas), or a mode (--mode off, advise or auto)")
     with remote.registry() as api:

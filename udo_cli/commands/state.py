@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from udo_cli import base, completing
+from udo_cli.options import grouped, option
 from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
@@ -145,20 +147,25 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
         output.say(f"{_behind(summary)}: the file is for the same query, which processes that epoch again, and not for --start-epoch")
 
 
+@dataclass(frozen=True)
+class ImportOptions:
+    """How a query begins with the state, and what may be lost by it."""
+
+    start_epoch: int | None = option(
+        type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."
+    )
+    replace: bool = option(is_flag=True, help="Replace a session of that name.")
+    force: bool = option(is_flag=True, help="With --start-epoch: also a file that was written in the middle of a micro-batch.")
+
+
 @command.command("import", examples="udo state import visits.state visits 9b1d\nudo state import visits.state visits 9b1d --start-epoch 0")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
-@click.option(
-    "--start-epoch", type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."
-)
-@click.option("--replace", is_flag=True, help="Replace a session of that name.")
-@click.option("--force", is_flag=True, help="With --start-epoch: also a file that was written in the middle of a micro-batch.")
+@grouped(ImportOptions, "wish")
 @base.node_option
 @base.json_option
-def import_(
-    file: Path, deployment: str, session: str, start_epoch: int | None, replace: bool, force: bool, address: str | None, as_json: bool
-) -> None:
+def import_(file: Path, deployment: str, session: str, wish: ImportOptions, address: str | None, as_json: bool) -> None:
     """Import FILE as SESSION of DEPLOYMENT: the id of a streaming query, followed by .UID if the call has one.
 
     Refused while a query uses the session, if a session of that name exists (see --replace), and if the operator has other key
@@ -166,13 +173,13 @@ def import_(
     """
     from udo_cli import output, remote, state_file
 
-    summary = state_file.check(file)
-    if summary.behind and start_epoch is not None and not force:
+    summary, start_epoch = state_file.check(file), wish.start_epoch
+    if summary.behind and start_epoch is not None and not wish.force:
         raise UsageError(
             f"{file}: {_behind(summary)}, and with --start-epoch it would not be processed again. Export the state when no micro-batch is "
             "under way; or use --force, if all partitions with events had completed it"
         )
-    remote.node(address).import_state(state_file.parts(file, summary, deployment, session, start_epoch, replace))
+    remote.node(address).import_state(state_file.parts(file, summary, deployment, session, start_epoch, wish.replace))
     next_epoch = summary.header["last_ended"] + 1 if start_epoch is None else start_epoch
     if as_json:
         output.emit({"deployment": deployment, "session": session, "keys": summary.keys, "bytes": summary.bytes, "next_epoch": next_epoch})

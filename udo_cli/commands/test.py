@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,11 @@ import click
 
 from udo_cli import base, given
 from udo_cli.exits import ExitCode
+from udo_cli.given import OperatorConfig
+from udo_cli.options import grouped, option
 
 if TYPE_CHECKING:
-    from udo_cli.packing.tried import Trial, TrialConfig
+    from udo_cli.packing.tried import Trial
 
 # Epochs shown at most, the last ones; --json shows all.
 _EPOCHS = 20
@@ -28,6 +31,27 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
 """
 
 
+@dataclass(frozen=True)
+class ReplayOptions:
+    """The recording that takes the place of sample events, if any, and what is done with its frames."""
+
+    file: Path | None = option(
+        "--replay",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A file of `udo record`: run on its frames, starting from its state.",
+    )
+    epoch: int | None = option(
+        type=click.IntRange(0), help="With --replay: report (and debug) only this epoch, after processing those before it."
+    )
+    post_mortem: bool = option("--pdb", is_flag=True, help="With --replay: open the debugger where the operator raises an exception.")
+    answers: Path | None = option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="With --replay: write the answers to this parquet file.",
+    )
+
+
 @base.command("test", EXAMPLES)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.option(
@@ -35,34 +59,16 @@ MODEL_KEY=... udo test fraud --events sample.csv --secret MODEL_KEY --file model
 )
 @click.option("--batch-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Number of events per batch.")
 @click.option("--image", "source", metavar="REF|FILE", help="Run this whole image instead of the folder's code; needs a Docker daemon.")
-@click.option(
-    "--replay", type=click.Path(path_type=Path, dir_okay=False), help="A file of `udo record`: run on its frames, starting from its state."
-)
-@click.option(
-    "--epoch", type=click.IntRange(0), help="With --replay: report (and debug) only this epoch, after processing those before it."
-)
-@click.option("--pdb", "post_mortem", is_flag=True, help="With --replay: open the debugger where the operator raises an exception.")
-@click.option(
-    "-o",
-    "--output",
-    "answers",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="With --replay: write the answers to this parquet file.",
-)
-@given.options
+@grouped(ReplayOptions, "replay")
+@grouped(given.ConfigOptions, "config")
 @base.json_option
 def command(
     directory: Path,
     events: Path | None,
     batch_rows: int,
     source: str | None,
-    replay: Path | None,
-    epoch: int | None,
-    post_mortem: bool,
-    answers: Path | None,
-    env: tuple[str, ...],
-    secrets: tuple[str, ...],
-    files: tuple[str, ...],
+    replay: ReplayOptions,
+    config: given.ConfigOptions,
     as_json: bool,
 ) -> None:
     """Run the operator in DIRECTORY on sample events and print its answers, one JSON object per line.
@@ -80,34 +86,33 @@ def command(
     from udo_cli.settings import CliSettings
     from udo_protocol.errors import UsageError
 
-    variables, hidden = given.environment(env), given.secret_values(secrets)
-    contents = given.file_contents(files)
-    told = tried.TrialConfig(variables, hidden, contents)
-    if replay is None and (epoch is not None or post_mortem or answers):
+    told = config.read()
+    if replay.file is None and (replay.epoch is not None or replay.post_mortem or replay.answers):
         raise UsageError("--epoch, --pdb and -o belong to --replay FILE")
     if source is not None:
-        if replay is not None:
+        if replay.file is not None:
             raise UsageError("--image and --replay exclude each other: a recording is replayed on the folder's code")
         _image(directory, source, events, batch_rows, told, as_json)
         return
     target, cache = build.Target.of(None, None), CliSettings().local.dependencies
-    manifest = build.load_manifest(directory, None, target)
-    if replay is not None:
+    folder = build.load(directory, None, target)
+    manifest = folder.manifest
+    if replay.file is not None:
         if events is not None:
             raise UsageError("--events and --replay exclude each other: a recording has its own events")
-        dependencies = build.unpacked(build.dependencies(manifest, target, directory, cache, output.say), cache)
-        options: dict[str, Any] = {"epoch": epoch, "post_mortem": post_mortem, "answers": answers}
-        said = replayed.run(manifest, directory.absolute(), dependencies, replay, variables | hidden, contents, **options)
+        dependencies = build.unpacked(folder.dependencies(cache, output.say), cache)
+        operator = build.UnpackedOperator(manifest, directory.absolute(), dependencies)
+        said = replayed.run(operator, replay.file, told, epoch=replay.epoch, post_mortem=replay.post_mortem, answers=replay.answers)
         _tell(manifest.reference, said, as_json)
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    with tempfile.TemporaryDirectory(prefix="udo-test-") as work, build.telling_what_was_left_out(directory, manifest):
-        packed = build.build(directory, manifest, target, Path(work), cache, output.say, lasting=False)
+    with tempfile.TemporaryDirectory(prefix="udo-test-") as work, build.telling_what_was_left_out(folder):
+        packed = build.build(folder, Path(work), cache, output.say, lasting=False)
         trial = tried.answer(packed, batches, told)
     _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
 
 
-def _image(directory: Path, source: str, events: Path | None, batch_rows: int, told: TrialConfig, as_json: bool) -> None:
+def _image(directory: Path, source: str, events: Path | None, batch_rows: int, told: OperatorConfig, as_json: bool) -> None:
     """Run a whole image on sample events, for `udo test --image`."""
     from udo_cli import events as samples
     from udo_cli import output

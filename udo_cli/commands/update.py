@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from udo_cli import base, completing, given, trial
-from udo_cli.durations import Duration
 from udo_cli.exits import ExitCode
+from udo_cli.options import grouped
 
 EXAMPLES = """
 udo update fraud 2
@@ -28,51 +28,18 @@ _EXAMPLES_KEPT = 1000
 @base.command("update", EXAMPLES)
 @click.argument("name", shell_complete=completing.deployments)
 @click.argument("version", metavar="[VERSION]", required=False, shell_complete=completing.versions)
-@given.options
+@grouped(given.ConfigOptions, "config")
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable, secret or file of the deployment.")
 @base.wait_option("Seconds that the new version may take to become ready.", least=1)
-@click.option("--diff", is_flag=True, help="Only compare the answers of VERSION with those of the serving version; nothing changes.")
-@click.option(
-    "--canary",
-    type=trial.share,
-    metavar="PERCENT",
-    help="First test VERSION on a share of the new lanes (keyed: of the key groups).",
-)
-@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="How long the diff or the canary lasts.  [default: 60s]")
-@click.option(
-    "--rollback-if",
-    type=trial.condition,
-    multiple=True,
-    metavar="CONDITION",
-    help="Roll a canary back if this holds: events, errors, error_rate, p50_ms, p99_ms or (keyed) different, then >, >=, < or <=, then a "
-    "number. May be repeated.",
-)
-@click.option("--min-events", type=click.IntRange(0), help="Roll a canary back that has fewer events.  [default: 1]")
-@click.option("--promote", is_flag=True, help="End the canary of NAME now, as one that has passed.")
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    callback=trial.output_file,
-    help="Write the differences of a diff to this .jsonl or .parquet file.",
-)
+@grouped(trial.TrialOptions, "wish")
 @base.json_option
 def command(
     name: str,
     version: str | None,
-    env: tuple[str, ...],
-    secrets: tuple[str, ...],
-    files: tuple[str, ...],
+    config: given.ConfigOptions,
     unset: tuple[str, ...],
     wait_s: float,
-    diff: bool,
-    canary: float | None,
-    for_s: float | None,
-    rollback_if: tuple[str, ...],
-    min_events: int | None,
-    promote: bool,
-    out: Path | None,
+    wish: trial.TrialOptions,
     as_json: bool,
 ) -> None:
     """Let VERSION answer for deployment NAME: no event is lost, doubled or reordered.
@@ -92,32 +59,27 @@ def command(
     With --diff it answers no query: its answers are compared with those of the serving version. The exit code is 9 if they
     differ, 10 if nothing could be compared.
     """
-    _require_consistent(diff, canary, for_s, rollback_if, min_events, out)
-    changes = bool(env or secrets or files or unset)
-    if promote and (version is not None or changes or canary is not None or diff):
+    wish.require_consistent()
+    changes = bool(config or unset)
+    if wish.promote and (version is not None or changes or wish.canary is not None or wish.diff):
         raise click.UsageError("--promote ends the canary that is under way: give neither a VERSION nor anything to change with it")
-    if version is None and not (changes or promote):
+    if version is None and not (changes or wish.promote):
         raise click.UsageError("nothing to change: give the VERSION to go to, or --env, --secret, --file or --unset")
-    if diff:
+    if wish.diff:
         if version is None or changes:
             raise click.UsageError("--diff compares a VERSION with the serving one under the deployment's own variables, secrets and files")
-        _compare(name, version, for_s or 60.0, out, as_json)
+        _compare(name, version, wish.for_s or 60.0, wish.out, as_json)
         return
     from udo_cli import output, remote
 
-    wish = None
-    if canary is not None:
-        wish = {"percent": canary, "for_s": for_s or 60.0, "rollback_if": list(rollback_if)}
-        wish["min_events"] = 1 if min_events is None else min_events
-    variables, contents = given.environment(env), given.file_contents(files)
-    hidden = given.secret_values(secrets)
-    given.require_once(variables, hidden)
-    change: dict[str, dict[str, Any]] = {"env": {**variables}, "secrets": {**hidden}, "files": {**contents}}
+    read = config.read()
+    read.require_once()
+    change: dict[str, dict[str, Any]] = {"env": {**read.env}, "secrets": {**read.secrets}, "files": {**read.files}}
     with remote.registry() as api:
         serving = api.deployment(name)
         _remove(change, serving, unset)
-        config = change if any(change.values()) else None
-        events = api.promote(name) if promote else api.update(name, version or serving["digest"], wait_s, wish, config)
+        changed = change if any(change.values()) else None
+        events = api.promote(name) if wish.promote else api.update(name, version or serving["digest"], wait_s, wish.canary_wish(), changed)
         done = remote.follow(events, output.say)
         found = api.deployment(name)
         on, missed = remote.reached(api, done["id"])
@@ -125,7 +87,7 @@ def command(
     if as_json:
         told = {"name": name, "version": found["version"], "digest": found["digest"], "took_ms": done["at_ms"], "id": done["id"]}
         told |= {"nodes": on, "missed": missed}
-        output.emit(told | ({"outcome": done["phase"], "detail": done["detail"]} if canary is not None else {}))
+        output.emit(told | ({"outcome": done["phase"], "detail": done["detail"]} if wish.canary is not None else {}))
     elif rolled_back:
         click.echo(f"{name}: rolled back after {done['at_ms']:.0f} ms: {done['detail']}")
     else:
@@ -147,21 +109,6 @@ def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: t
             if name in change[kind]:
                 raise click.UsageError(f"{name} is both set and removed (--unset)")
             change[kind][name] = None
-
-
-def _require_consistent(
-    diff: bool, canary: float | None, for_s: float | None, rollback_if: tuple[str, ...], min_events: int | None, out: Path | None
-) -> None:
-    if diff and canary is not None:
-        raise click.UsageError("--diff and --canary exclude each other: run a diff first, then a canary")
-    for said, option, needed, there in (
-        (bool(rollback_if), "--rollback-if", "--canary", canary is not None),
-        (min_events is not None, "--min-events", "--canary", canary is not None),
-        (out is not None, "--output", "--diff", diff),
-        (for_s is not None, "--for", "--canary or --diff", diff or canary is not None),
-    ):
-        if said and not there:
-            raise click.UsageError(f"{option} can only be used with {needed}")
 
 
 def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: bool) -> None:

@@ -27,11 +27,11 @@ def examples() -> Path:
 def push(api: Registry, directory: Path, cache: Path, version: str | None = None) -> str:
     """Push an operator, with `version` in place of its own; return its reference `name@version`."""
     target = build.Target.of(None, None)
-    manifest = build.load_manifest(directory, version, target)
+    folder = build.load(directory, version, target)
     with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
         base = bases.choose(api, "python", target, None, _silent)
-        upload(api, manifest, build.build(directory, manifest, target, Path(work), cache, _silent, base).image, _silent)
-    return manifest.reference
+        upload(api, folder.manifest, build.build(folder, Path(work), cache, _silent, base).image, _silent)
+    return folder.manifest.reference
 
 
 def deploy(api: Registry, operator: str, version: str) -> None:

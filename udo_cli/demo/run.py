@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow.parquet as pq
 
-from udo_cli import local, throwaway
+from udo_cli import throwaway
+from udo_cli.daemons import UpOptions
 from udo_cli.demo import history, platform, source, spark
 from udo_cli.demo.plan import DemoPlan
 from udo_cli.demo.probe import Probe
@@ -29,7 +30,7 @@ def run(plan: DemoPlan, driver: str, say: Callable[[str], None], screen: Screen)
     with throwaway.workspace("udo-demo-") as work, contextlib.ExitStack() as parts:
         say(f"{plan.table.num_rows:,} card payments ({plan.origin})")
         home = Home(work / "udo")
-        started = parts.enter_context(throwaway.platform(home, local.UpOptions(node="demo", driver=driver), say))
+        started = parts.enter_context(throwaway.platform(home, UpOptions(node="demo", driver=driver), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").strip(), "demo"))
         platform.prepare(api, home.dependencies, say)
         say("starting Spark")

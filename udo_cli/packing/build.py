@@ -68,13 +68,31 @@ def unpacked(layer: Layer | None, cache: Path) -> Path | None:
     return folder
 
 
-def dependencies(manifest: Manifest, target: Target, directory: Path, cache: Path, say: Callable[[str], None]) -> Layer | None:
-    """The layer of the operator's requirements, whose relative paths start at `directory`; None if it has none."""
-    return dependencies_layer(manifest.requirements, target.python_tag, target.platform, directory, cache, say)
+@dataclass(frozen=True)
+class OperatorFolder:
+    """The source of an operator: its folder, the manifest in it, and what it is packaged for."""
+
+    directory: Path
+    manifest: Manifest
+    target: Target
+
+    @property
+    def left_out(self) -> list[str]:
+        """The files that are not packed."""
+        return left_out(self.directory, command=bool(self.manifest.command))
+
+    def dependencies(self, cache: Path, say: Callable[[str], None]) -> Layer | None:
+        """The layer of its requirements, whose relative paths start at its folder; None if it has none."""
+        wanted, target = self.manifest.requirements, self.target
+        return dependencies_layer(wanted, target.python_tag, target.platform, self.directory, cache, say)
 
 
-def load_manifest(directory: Path, version: str | None, target: Target) -> Manifest:
-    """The manifest in `directory`, with `version` instead of its own, and bound to `target` if it has requirements. ManifestError."""
+def load(directory: Path, version: str | None, target: Target) -> OperatorFolder:
+    """The operator in `directory`, with `version` instead of its own, and bound to `target` if it has requirements. ManifestError."""
+    return OperatorFolder(directory, _manifest(directory, version, target), target)
+
+
+def _manifest(directory: Path, version: str | None, target: Target) -> Manifest:
     manifest = manifests.load(directory)
     data = manifest.model_dump() | {"version": _own(directory, version or manifest.version)}
     _require_rehearsal(directory, manifest)
@@ -166,10 +184,17 @@ class Packed:
     dependencies: Path | None
 
 
+@dataclass(frozen=True)
+class UnpackedOperator:
+    """An operator's manifest, the folder of its code, and the folder of its dependencies, if it has any."""
+
+    manifest: Manifest
+    code: Path
+    dependencies: Path | None
+
+
 def build(
-    directory: Path,
-    manifest: Manifest,
-    target: Target,
+    folder: OperatorFolder,
     work: Path,
     cache: Path,
     say: Callable[[str], None],
@@ -178,28 +203,29 @@ def build(
     lasting: bool = True,
 ) -> Packed:
     """Pack the operator; its layers are files in `work` and `cache`. UsageError. Without `lasting` (a trial) the code is not compressed."""
-    below = dependencies(manifest, target, directory, cache, say)
-    code = pack("code", CODE_ROOT, files_of(directory, command=bool(manifest.command)), work / "code.tar.gz", lasting=lasting)
+    below, manifest = folder.dependencies(cache, say), folder.manifest
+    files = files_of(folder.directory, command=bool(manifest.command))
+    code = pack("code", CODE_ROOT, files, work / "code.tar.gz", lasting=lasting)
     # Dependencies first: they change less often, so the layers above them are the ones sent again.
     made = image.assemble(manifest, [*([below] if below else []), code], base)
-    return Packed(directory, manifest, made, unpacked(below, cache))
+    return Packed(folder.directory, manifest, made, unpacked(below, cache))
 
 
 @contextmanager
-def unpacked_code(packed: Packed, work: Path) -> Iterator[Path]:
-    """The packed code in a new folder: a node has nothing else of the source. Refused if nodes would refuse to unpack it."""
+def unpacked_code(packed: Packed, work: Path) -> Iterator[UnpackedOperator]:
+    """The packed operator, its code in a new folder: a node has nothing else of the source. Refused if nodes would refuse to unpack it."""
     (code,) = (layer for layer in packed.image.layers if layer.kind == "code")
     with tempfile.TemporaryDirectory(dir=work, prefix="unpack-") as name:
         unpack(code.path, "code", Path(name))
-        yield Path(name)
+        yield UnpackedOperator(packed.manifest, Path(name), packed.dependencies)
 
 
 @contextmanager
-def telling_what_was_left_out(directory: Path, manifest: Manifest) -> Iterator[None]:
+def telling_what_was_left_out(folder: OperatorFolder) -> Iterator[None]:
     """Add the files of the folder that were not packed to an OperatorError in the block."""
     try:
         yield
     except OperatorError as e:
-        missing = left_out(directory, command=bool(manifest.command))
+        missing = folder.left_out
         hint = f"\nnot packed, and so not on a node: {output.some(missing)}; if it needs one of these, rename it" if missing else ""
         raise OperatorError(f"{e}{hint}") from None

@@ -14,9 +14,11 @@ import click
 
 from node_manager.drivers import logfile
 from udo_cli import local, remote, throwaway
+from udo_cli.daemons import UpOptions
+from udo_cli.given import OperatorConfig
 from udo_cli.home import Home
 from udo_cli.packing.image import BuiltImage
-from udo_cli.packing.tried import SESSION, Trial, TrialConfig, ask
+from udo_cli.packing.tried import SESSION, Trial, ask
 from udo_cli.packing.upload import upload
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.api import Registry
@@ -34,7 +36,7 @@ def answer(
     manifest: Manifest,
     image: BuiltImage,
     batches: Sequence[pa.RecordBatch],
-    config: TrialConfig,
+    config: OperatorConfig,
     say: Callable[[str], None],
 ) -> Trial:
     """Start the image and let it answer `batches` (of its input schema). Its output goes to stderr. OperatorError with traceback, event."""
@@ -42,7 +44,7 @@ def answer(
         home = Home(parts.enter_context(throwaway.workspace("udo-trial-")) / "udo")
         forget = parts.enter_context(contextlib.ExitStack())  # after the platform has stopped, so that no container uses the image
         parts.callback(_show_log, home, manifest.name)  # once its container has ended, all of its output is there
-        started = parts.enter_context(throwaway.platform(home, local.UpOptions(driver="docker", warm=0), say))
+        started = parts.enter_context(throwaway.platform(home, UpOptions(driver="docker", warm=0), say))
         api = parts.enter_context(Registry(started.registry, home.token_file.read_text("utf-8").split()[0], SESSION))
         upload(api, manifest, image, lambda _: None)
         forget.callback(_forget, f"{urlsplit(started.registry).netloc}/{manifest.name}@{image.digest}")

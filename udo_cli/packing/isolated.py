@@ -25,7 +25,9 @@ from node_manager.drivers.base import Allowance, Inside
 from node_manager.drivers.process import BUSY_SAMPLE_S, excess
 from node_manager.drivers.sandbox import Bubblewrap, Sandbox, confining
 from node_manager.instances import commands, runtime_base
+from udo_cli.given import OperatorConfig
 from udo_cli.packing import boxed
+from udo_cli.packing.build import UnpackedOperator
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.manifest import Manifest
 
@@ -33,32 +35,34 @@ CHILD = Path(__file__).with_name("isolated_child.py")
 _SIGNALLED = 128
 
 
-def check_import(manifest: Manifest, code: Path, dependencies: Path | None) -> None:
+def check_import(operator: UnpackedOperator) -> None:
     """Import the entry point as an instance would. OperatorError with the operator's own traceback."""
-    _start(manifest, code, dependencies, {})
+    _start(operator, {})
 
 
-def migrate(manifest: Manifest, code: Path, dependencies: Path | None, version: int, state: Path) -> None:
+def migrate(operator: UnpackedOperator, version: int, state: Path) -> None:
     """Run the operator's migrate() on states of state version `version`. OperatorError with traceback and key.
 
     `state`: a file with a MessagePack stream of key, state, key, state ..., each packed.
     """
-    _start(manifest, code, dependencies, {"state": str(state), "state_version": version})
+    _start(operator, {"state": str(state), "state_version": version})
 
 
-def _start(manifest: Manifest, code: Path, dependencies: Path | None, more: Mapping[str, Any]) -> None:
-    with prepared(manifest, code, dependencies, {}, {}) as trial:
+def _start(operator: UnpackedOperator, more: Mapping[str, Any]) -> None:
+    manifest = operator.manifest
+    with prepared(operator, OperatorConfig()) as trial:
         trial.request.update(more)
         box = boxed.find(trial.work, [*trial.request["path"], *more.values()])
         if manifest.own_process:  # the sandbox is for the operator's process, not for the engine that starts it
-            trial.request.update(own_process(trial, manifest, code, box))
+            trial.request.update(own_process(trial, operator, box))
             box = None
         run_child(trial, manifest, manifest.limits.open_timeout_s, box)
         outcome(trial.work, manifest)
 
 
-def own_process(trial: Prepared, manifest: Manifest, code: Path, box: Sandbox | None) -> dict[str, Any]:
+def own_process(trial: Prepared, operator: UnpackedOperator, box: Sandbox | None) -> dict[str, Any]:
     """The fields of the request for an operator in a process of its own: its engine has none of the operator's code on the module path."""
+    manifest, code = operator.manifest, operator.code
     python, cwd = None, code
     path, base = trial.request["path"], trial.request["base"][-1]
     if not manifest.command:
@@ -85,19 +89,18 @@ class Prepared:
 
 
 @contextmanager
-def prepared(
-    manifest: Manifest, code: Path, dependencies: Path | None, env: Mapping[str, str], files: Mapping[str, bytes]
-) -> Iterator[Prepared]:
+def prepared(operator: UnpackedOperator, config: OperatorConfig) -> Iterator[Prepared]:
     """Prepare the folders and the request with which the child loads the operator as an instance would; removed after the block."""
     with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
         work = Path(name)
         private = work / "private"
         private.mkdir()
-        for inside, data in files.items():
+        for inside, data in config.files.items():
             (private / inside).parent.mkdir(parents=True, exist_ok=True)
             (private / inside).write_bytes(data)
+        manifest, dependencies = operator.manifest, operator.dependencies
         base = runtime_base.build(work / "runtime")
-        path = [] if manifest.command else [str(code)] + ([str(dependencies)] if dependencies else [])
+        path = [] if manifest.command else [str(operator.code)] + ([str(dependencies)] if dependencies else [])
         # As on a node, dependencies come first if they contain another version of a module of the runtime.
         front = path if dependencies and runtime_base.contradicts(dependencies) else []
         request = {
@@ -110,7 +113,7 @@ def prepared(
             "state_types": manifest.state,
             "path": path,
             "base": [*front, str(base)],
-            "env": dict(env),
+            "env": {**config.env, **config.secrets},
         }
         yield Prepared(work, private, request)
 

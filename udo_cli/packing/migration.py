@@ -10,17 +10,18 @@ import msgpack
 
 from udo_cli import remote, sessions, state_file
 from udo_cli.packing import isolated
+from udo_cli.packing.build import UnpackedOperator
 from udo_protocol.errors import SchemaError, StateLost, UsageError
-from udo_protocol.formats.manifest import Manifest
 
 
-def check(manifest: Manifest, code: Path, dependencies: Path | None, deployment: str, say: Callable[[str], None]) -> int:
+def check(operator: UnpackedOperator, deployment: str, say: Callable[[str], None]) -> int:
     """Migrate a copy of all sessions' states on this node (over nodes: on all), as they are and as they were before their last epoch.
 
     Returns the number of keys. A session whose state is not whole, so that no query can use it, is named and left out.
 
     SchemaError if the operator does not migrate from the state's version, OperatorError with migrate()'s traceback and the key if it fails.
     """
+    manifest = operator.manifest
     if not manifest.key:
         raise UsageError(f"{manifest.reference} keeps no state (it declares no key): there is nothing to check against {deployment}")
     keys, node = 0, remote.node()
@@ -51,6 +52,6 @@ def check(manifest: Manifest, code: Path, dependencies: Path | None, deployment:
                     file.write(msgpack.packb(key) + msgpack.packb(value))
                 keys += group.keys
             file.flush()
-            isolated.migrate(manifest, code, dependencies, header.state_version, Path(file.name))
+            isolated.migrate(operator, header.state_version, Path(file.name))
         say(f"session {s.name}: {s.keys} keys migrate from state version {header.state_version} to {manifest.state_version}")
     return keys

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from udo_cli.given import OperatorConfig
 from udo_cli.packing import boxed, isolated
+from udo_cli.packing.build import UnpackedOperator
 from udo_protocol.errors import NotFound, SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.recording_file import Recording
@@ -35,26 +36,18 @@ def require_fit(recording: Recording, manifest: Manifest, epoch: int | None) -> 
 
 
 def run(
-    manifest: Manifest,
-    code: Path,
-    dependencies: Path | None,
-    file: Path,
-    env: Mapping[str, str],
-    files: Mapping[str, bytes],
-    *,
-    epoch: int | None,
-    post_mortem: bool,
-    answers: Path | None,
+    operator: UnpackedOperator, file: Path, config: OperatorConfig, *, epoch: int | None, post_mortem: bool, answers: Path | None
 ) -> dict[str, Any]:
     """Replay the recording `file`; returns the outcome, and writes the answers to `answers` as parquet. KeyboardInterrupt at Ctrl-C."""
     if answers is not None and not answers.absolute().parent.is_dir():
         raise NotFound(f"there is no folder {answers.absolute().parent} to write {answers.name} to")
+    manifest = operator.manifest
     with Recording(file) as recording:
         require_fit(recording, manifest, epoch)
         count = sum(1 for _ in recording.frames())  # reads the whole file, so that damage is found before the operator runs
-    with isolated.prepared(manifest, code, dependencies, env, files) as trial:
+    with isolated.prepared(operator, config) as trial:
         if manifest.command:  # no Python debugger can look into it
-            trial.request.update(isolated.own_process(trial, manifest, code, boxed.find(trial.work, [])))
+            trial.request.update(isolated.own_process(trial, operator, boxed.find(trial.work, [])))
         trial.request.update(replay=str(file.absolute()), epoch=epoch, post_mortem=post_mortem)
         watched = post_mortem or sys.stdin.isatty()  # then there is no time limit
         bound_s = None if watched else manifest.limits.open_timeout_s + manifest.limits.answer_timeout_s * count

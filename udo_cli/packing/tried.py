@@ -30,6 +30,7 @@ from node_manager.proc import heeding
 from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
 from node_manager.settings import NodeSettings
 from udo_cli import local, output, throwaway
+from udo_cli.given import OperatorConfig
 from udo_cli.packing.build import Packed
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
@@ -59,21 +60,7 @@ class Trial:
     took_ms: float
 
 
-@dataclass(frozen=True)
-class TrialConfig:
-    """The configuration that a deployment gets beside the code; `files`: path in its working directory -> content."""
-
-    env: Mapping[str, str]
-    secrets: Mapping[str, str]
-    files: Mapping[str, bytes]
-
-    def data(self) -> dict[str, Any]:
-        """The form in which a node manager takes it."""
-        files = {inside: base64.b64encode(content).decode() for inside, content in self.files.items()}
-        return {"env": dict(self.env), "secrets": dict(self.secrets), "files": files}
-
-
-def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: TrialConfig) -> Trial:
+def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: OperatorConfig) -> Trial:
     """Let an instance of the operator answer `batches` (of its input schema). Its output goes to stderr as it comes.
 
     OperatorError or SchemaError, with traceback and event, as in a query.
@@ -84,10 +71,16 @@ def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: TrialConfi
         _tell_isolation(manager)
         wait_s = _START_TIMEOUT_S + manifest.limits.open_timeout_s
         try:
-            manager.deploy(WantedDeployment(manifest.name, manifest.name, manifest.version, image.digest, config=config.data()), wait_s)
+            manager.deploy(WantedDeployment(manifest.name, manifest.name, manifest.version, image.digest, config=_data(config)), wait_s)
             return ask(str(manager.settings.socket), manifest, batches)
         except (OperatorError, SchemaError) as e:
             raise type(e)(_at_its_source(str(e), packed)) from None
+
+
+def _data(config: OperatorConfig) -> dict[str, Any]:
+    """The form in which a node manager takes it."""
+    files = {inside: base64.b64encode(content).decode() for inside, content in config.files.items()}
+    return {"env": dict(config.env), "secrets": dict(config.secrets), "files": files}
 
 
 def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Trial:
