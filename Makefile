@@ -33,7 +33,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 # The jar of the JVM path (docs/spark.md), with the compiler among Spark's jars: again when its sources or the environment changed.
 $(VENV)/.jvm: $(VENV)/.ready $(wildcard udo_interface/jvm/*.scala)
-	@$(BIN)/python -m udo_interface.jar
+	@$(BIN)/python -m udo_interface.spark.jar
 	@touch $@
 
 demo: setup

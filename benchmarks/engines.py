@@ -21,8 +21,8 @@ from benchmarks.bringup import Platform
 from benchmarks.rules import InvalidRun, check_sequence
 from benchmarks.simulated.engines import Policy
 from elasticity.balance.view import BalanceLimits, LoadView, eng_load, imb_score
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
 from udo_protocol.formats.schema import GROUP_COLUMN
 
 OPERATOR = "paced"

@@ -19,8 +19,8 @@ from benchmarks.openloop import Arrivals
 from benchmarks.rules import InvalidRun, check_sequence
 from benchmarks.simulated.bottlenecks import Episode
 from elasticity.bottleneck.signals import SlotSample
-from udo_interface.channel import ChannelSettings
 from udo_interface.client import Client
+from udo_interface.lane.channel import ChannelSettings
 
 OPERATOR = "injected"
 # The node's window of rates has its minimum, 3 s; a sample is taken every half of it.

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from benchmarks.openloop import undisturbed
 from benchmarks.rules import InvalidRun
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
 

@@ -20,7 +20,7 @@ from benchmarks.quantiles import summary_ms
 from benchmarks.rules import check_sequence
 from benchmarks.tables import Section
 from udo_interface import connect
-from udo_interface.channel import ChannelSettings
+from udo_interface.lane.channel import ChannelSettings
 
 RATES = (1_000, 10_000, 100_000)
 WARM_S = 1.0

@@ -23,8 +23,8 @@ import pyarrow as pa
 from benchmarks.bringup import Platform, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.simulated import chain
-from udo_interface.channel import ChannelSettings
 from udo_interface.client import Client
+from udo_interface.lane.channel import ChannelSettings
 
 OPERATOR, APPLICATION = "timed", "routes"
 # Control loops of 30 s become 3 s, the shortest window of rates.

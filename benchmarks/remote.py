@@ -18,9 +18,9 @@ from benchmarks.quantiles import summary_ms
 from benchmarks.rules import InvalidRun, check_sequence
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
-from udo_interface.lane import exchange
-from udo_interface.opening import Request, conversation
-from udo_interface.opening import ask as open_lane
+from udo_interface.lane.lane import exchange
+from udo_interface.lane.opening import Request, conversation
+from udo_interface.lane.opening import ask as open_lane
 
 OPERATOR = "forward"
 ROWS_PER_FRAME = 10_000

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from benchmarks.keyed_load import BACK, EPOCH_S, SENT, KeyedLoad
 from benchmarks.openloop import undisturbed
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
 from udo_protocol.limits import KEY_GROUPS
 
 SESSION = "load"

@@ -20,7 +20,7 @@ from benchmarks.state import finish, write
 from benchmarks.tables import Section
 from udo_interface import udo
 from udo_interface.java import QUIET, spark_session
-from udo_interface.store import FULL_EVERY, parsed
+from udo_interface.store.store import FULL_EVERY, parsed
 
 PARTITIONS = 2
 FULL, QUICK = {"keys": (5_000, 200_000), "rows": 20_000, "batches": 21}, {"keys": (5_000, 50_000), "rows": 5_000, "batches": 11}

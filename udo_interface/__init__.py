@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from udo_interface.call import DeployedOperator, udo
     from udo_interface.client import Client, connect
-    from udo_interface.sql import register
+    from udo_interface.spark.call import DeployedOperator, udo
+    from udo_interface.spark.sql import register
 
 __all__ = ["Client", "DeployedOperator", "connect", "register", "udo"]
-_HOMES = {"udo": "call", "DeployedOperator": "call", "connect": "client", "Client": "client", "register": "sql"}
+_HOMES = {"udo": "spark.call", "DeployedOperator": "spark.call", "connect": "client", "Client": "client", "register": "spark.sql"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from udo_interface.channel import Channel, ChannelSettings, EventsLost, Listener
 from udo_interface.discovery import certificates, node_address, node_wait_s
-from udo_interface.opening import Request, reach
+from udo_interface.lane.channel import Channel, ChannelSettings, EventsLost, Listener
+from udo_interface.lane.opening import Request, reach
 from udo_protocol.errors import UdoError, UsageError
 
 __all__ = ["Client", "EventsLost", "connect"]

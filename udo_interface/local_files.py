@@ -6,7 +6,7 @@ a micro-batch makes several. `LocalFiles` (jvm/LocalFiles.scala) asks the kernel
 
 from __future__ import annotations
 
-from udo_interface.jar import jar
+from udo_interface.spark.jar import jar
 from udo_protocol.errors import Unavailable
 
 _CLASSES = {"spark.hadoop.fs.file.impl": "LocalFiles", "spark.hadoop.fs.AbstractFileSystem.file.impl": "LocalFilesContext"}

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from benchmarks.chaos.kinds import ANSWERS
 from benchmarks.chaos.oracle import Event
-from udo_interface.lane import Collector, Sender
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
+from udo_interface.lane.lane import Collector, Sender
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
 from udo_protocol.formats.schema import GROUP_COLUMN
 
 EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])

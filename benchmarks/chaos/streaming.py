@@ -25,7 +25,8 @@ from benchmarks.chaos.judge import Mismatch, judge
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.plans import BEFORE, BEHIND, EVALUATED
 from benchmarks.chaos.query import events_of, keys_of
-from udo_interface import settings, udo
+from udo_interface import udo
+from udo_interface.spark import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

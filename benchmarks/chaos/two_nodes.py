@@ -22,11 +22,11 @@ from benchmarks.chaos.moves import STRATEGIES, mapped
 from benchmarks.chaos.oracle import Event, Oracle
 from benchmarks.chaos.pair import OPERATOR, OVER, WIDE, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
-from udo_interface.key_groups import groups_of
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
-from udo_interface.store import SessionStore, StoreLocation
-from udo_interface.store_lane import StoreLane
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
+from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.store import SessionStore, StoreLocation
+from udo_interface.store.store_lane import StoreLane
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import connect_node

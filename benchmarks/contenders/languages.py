@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from benchmarks.contenders import native
 from benchmarks.contenders.stateful import COUNTED
 from benchmarks.operators.keep.keep import THRESHOLD
-from udo_interface.keyed_plan import repartitioned
+from udo_interface.spark.keyed_plan import repartitioned
 
 _KEYED = pa.schema([("id", pa.int64()), ("card", pa.int64())])
 _COUNTED = pa.schema([*_KEYED, ("n", pa.int64())])

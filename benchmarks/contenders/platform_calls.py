@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from udo_interface import udo
-from udo_interface.deployed import fetch
-from udo_interface.task import ROWS_PER_FRAME, Task
+from udo_interface.spark.deployed import fetch
+from udo_interface.spark.task import ROWS_PER_FRAME, Task
 from udo_protocol.formats.schema import to_ipc
 
 # The deployment for each function's name.

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import LongType, StructField, StructType
 
 from udo_interface import udo
-from udo_interface.deployed import fetch
-from udo_interface.keyed_plan import repartitioned
+from udo_interface.spark.deployed import fetch
+from udo_interface.spark.keyed_plan import repartitioned
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues

@@ -24,7 +24,7 @@ OTHERWISE = {
     "node_manager/rpc/remote.py": "of gRPC: what a call raises goes to its caller (wire.py)",
     "node_manager/rpc/lane_door.py": "answers its client, or logs why it did not",
     "registry/console/asking.py": "its owner waits for the result of each piece of work",
-    "udo_interface/store.py": "its owner waits for the result of each piece of work",
+    "udo_interface/store/store.py": "its owner waits for the result of each piece of work",
     "udo_protocol/pouring.py": "its owner waits for the result of each piece of work",
     "udo_cli/conformance/events.py": "part of one case of a command; without it the operator runs into a limit of its own",
     "udo_cli/demo/stream.py": "its owner waits for the result",

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from udo_interface.spark_types import arrow_type
+from udo_interface.spark.spark_types import arrow_type
 from udo_protocol.formats.schema import type_text
 
 _DEPTH = 3

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from benchmarks.chaos import plans
 from benchmarks.chaos.plans import Evaluate, Shape
 from tests.support.keyed_stream import key_of
-from udo_interface import settings, udo
+from udo_interface import udo
+from udo_interface.spark import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

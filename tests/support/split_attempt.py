@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.attempt import T0
-from udo_interface.key_groups import partition_of
-from udo_interface.lane import Collector, Sender
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
-from udo_interface.store import SessionStore, StoreLocation
-from udo_interface.store_lane import StoreLane
+from udo_interface.lane.lane import Collector, Sender
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
+from udo_interface.spark.key_groups import partition_of
+from udo_interface.store.store import SessionStore, StoreLocation
+from udo_interface.store.store_lane import StoreLane
 from udo_protocol.certificates import Tls
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.queue.frame import Kind

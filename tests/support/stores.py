@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from udo_interface.store import File, SessionStore
+from udo_interface.store.store import File, SessionStore
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.state.stored import Row, rows
 

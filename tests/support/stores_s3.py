@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.stores import KEY
-from udo_interface.store import SessionStore, StoreLocation
-from udo_interface.store_place import located
+from udo_interface.store.store import SessionStore, StoreLocation
+from udo_interface.store.store_place import located
 
 
 def store(location: str) -> SessionStore:

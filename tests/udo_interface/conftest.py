@@ -23,8 +23,8 @@ from tests.support.forked import Forked
 from udo_cli.packing.image import assemble
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, pack
 from udo_cli.packing.upload import upload
-from udo_interface import settings
 from udo_interface.java import QUIET, java_home, spark_session
+from udo_interface.spark import settings
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.manifest import parse
 from udo_protocol.node.api import connect_node

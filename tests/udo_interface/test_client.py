@@ -17,8 +17,8 @@ import pytest
 from tests.conftest import bound, wait_until
 from tests.support.lanes import opened
 from udo_interface import connect
-from udo_interface.channel import Channel
 from udo_interface.client import Client, EventsLost
+from udo_interface.lane.channel import Channel
 from udo_protocol.errors import NotFound, OperatorError, SchemaError, UdoError, Unavailable, UsageError, WaitTimeout
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.keys import SlotKeys

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from udo_interface.held import held
+from udo_interface.spark.held import held
 
 
 def batches(count: int, came: list[int]) -> Iterator[pa.RecordBatch]:

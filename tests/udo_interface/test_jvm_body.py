@@ -14,8 +14,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import types as T
 
 from tests.conftest import require
-from udo_interface import jar, jvm_path
-from udo_interface.spark_types import spark_type
+from udo_interface.spark import jar, jvm_path
+from udo_interface.spark.spark_types import spark_type
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.queue import frame

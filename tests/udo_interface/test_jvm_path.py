@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from tests.conftest import bound, require
 from tests.support.lanes import opened
-from udo_interface import jar, jvm_path, settings, udo
+from udo_interface import udo
+from udo_interface.spark import jar, jvm_path, settings
 from udo_protocol.errors import Unavailable, UsageError
 from udo_protocol.node.api import connect_node
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from tests.support.selection import long
 from tests.udo_interface.conftest import Platform
 from udo_interface import udo
-from udo_interface.settings import VALIDATED
+from udo_interface.spark.settings import VALIDATED
 from udo_protocol.errors import SchemaError
 
 FORWARD = """

@@ -18,8 +18,8 @@ import pytest
 
 from tests.conftest import bound, wait_until
 from tests.support.keyed_stream import COUNT, MANIFEST, Rows, Stream, key_of
-from udo_interface.lane import Collector, Sender, exchange
-from udo_interface.opening import KeyedCall, Request, conversation
+from udo_interface.lane.lane import Collector, Sender, exchange
+from udo_interface.lane.opening import KeyedCall, Request, conversation
 from udo_protocol.errors import Stale
 from udo_protocol.formats.schema import GROUP_COLUMN
 

@@ -15,11 +15,11 @@ import pytest
 from benchmarks.fuzz.frames import framed
 from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator, identity
-from udo_interface.lane import Collector, Sender, exchange
-from udo_interface.place import GRACE_MS, Place, ProgressDeadline, Stamp
-from udo_interface.split import SplitExchange
-from udo_interface.store import SessionStore, StoreLocation
-from udo_interface.store_lane import StoreLane
+from udo_interface.lane.lane import Collector, Sender, exchange
+from udo_interface.lane.place import GRACE_MS, Place, ProgressDeadline, Stamp
+from udo_interface.lane.split import SplitExchange
+from udo_interface.store.store import SessionStore, StoreLocation
+from udo_interface.store.store_lane import StoreLane
 from udo_protocol.clock import FakeClock
 from udo_protocol.errors import LaneExpired, OperatorError, ProtocolError, SchemaError, StrayAnswer, UsageError, WaitTimeout
 from udo_protocol.formats.schema import to_ipc

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import bound, require
-from udo_interface import jar
+from udo_interface.spark import jar
 from udo_protocol.errors import Unavailable
 
 pytestmark = pytest.mark.long

@@ -18,7 +18,7 @@ from tests.conftest import bound, wait_until
 from udo_interface import udo
 from udo_interface.discovery import NODE_WAIT_S, node_wait_s
 from udo_interface.java import prepare
-from udo_interface.opening import Request, ask
+from udo_interface.lane.opening import Request, ask
 from udo_protocol.errors import NodeAway, Unavailable, UsageError
 
 if TYPE_CHECKING:

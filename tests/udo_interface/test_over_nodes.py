@@ -16,7 +16,8 @@ import pytest
 from tests.conftest import wait_until
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream
 from tests.support.nodes import Nodes, nodes
-from udo_interface import settings, udo
+from udo_interface import udo
+from udo_interface.spark import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

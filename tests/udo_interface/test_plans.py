@@ -26,7 +26,8 @@ from tests.support.seeds import seeds
 from tests.support.selection import long
 from tests.support.timed_stream import MANIFEST as TIMED_MANIFEST
 from tests.support.timed_stream import TIMED
-from udo_interface import jvm_path, udo
+from udo_interface import udo
+from udo_interface.spark import jvm_path
 from udo_protocol.errors import Unavailable
 from udo_protocol.node.api import connect_node
 

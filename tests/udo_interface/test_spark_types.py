@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from udo_interface.columns import Picker
-from udo_interface.spark_types import arrow_type, delivered, output_fields, require_input, spark_type
+from udo_interface.spark.columns import Picker
+from udo_interface.spark.spark_types import arrow_type, delivered, output_fields, require_input, spark_type
 from udo_protocol.errors import SchemaError
 
 EVENT = pa.schema([("card_id", pa.int64()), ("amount", pa.float64()), ("at", pa.timestamp("us"))])

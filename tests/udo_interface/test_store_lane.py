@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import wait_until
-from udo_interface.key_groups import groups_of
-from udo_interface.opening import KeyedCall, Request, conversations
-from udo_interface.split import SplitExchange
-from udo_interface.store import SessionStore, StoreLocation
-from udo_interface.store_lane import StoreLane
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
+from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.store import SessionStore, StoreLocation
+from udo_interface.store.store_lane import StoreLane
 from udo_protocol.errors import PeerError, Stale, StateElsewhere, StateLost
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS

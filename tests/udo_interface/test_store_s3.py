@@ -22,8 +22,8 @@ from tests.support.stores_s3 import store
 from tests.support.timed_stream import MANIFEST, TIMED, Timed, on, uninterrupted
 from tests.udo_interface.conftest import Platform
 from tests.udo_interface.s3_server import ENVIRONMENT, Relay, S3Server, program
-from udo_interface.store import File
-from udo_interface.store_place import located, put, require_writable
+from udo_interface.store.store import File
+from udo_interface.store.store_place import located, put, require_writable
 from udo_protocol.errors import StateLost, Unavailable, UsageError
 from udo_protocol.limits import KEY_GROUPS
 

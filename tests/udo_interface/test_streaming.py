@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 
 from benchmarks.chaos.streaming import committed
 from tests.conftest import wait_until
-from udo_interface import settings, udo
+from udo_interface import udo
+from udo_interface.spark import settings
 from udo_protocol.queue.keys import SlotKeys
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import psutil
 from pyspark.errors import PySparkException
 
 from udo_cli.local import arm
-from udo_interface import local_files
 from udo_interface.java import QUIET, spark_session
+from udo_interface import local_files
 from udo_protocol.errors import OperatorError
 
 if TYPE_CHECKING:

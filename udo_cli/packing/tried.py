@@ -90,8 +90,8 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
     """
     import pyarrow as pa
 
-    from udo_interface.lane import exchange
-    from udo_interface.opening import KeyedCall, Request, conversation
+    from udo_interface.lane.lane import exchange
+    from udo_interface.lane.opening import KeyedCall, Request, conversation
     from udo_protocol.formats.schema import GROUP_COLUMN
 
     def conversations() -> Iterator[tuple[Request, Sequence[pa.RecordBatch]]]:

@@ -9,7 +9,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.unsafe.hash.Murmur3_x86_32
 
-/** The layout of a keyed call: see Keys in udo_interface/task.py. */
+/** The layout of a keyed call: see Keys in udo_interface/spark/task.py. */
 private[udo] final case class Keys(partitions: Int, call: String, startEmpty: Boolean, plan: Long, groups: Int) {
   /** The key groups that Spark's hash partitioning sends to this partition. */
   def of(partition: Int): Seq[Int] =
@@ -21,7 +21,7 @@ private[udo] object Keys {
 }
 
 /**
- * One call of an operator in a query, as udo_interface/jvm_path.py describes it: plain values, and no secrets, since the call is part of
+ * One call of an operator in a query, as udo_interface/spark/jvm_path.py describes it: plain values, and no secrets, since the call is part of
  * Spark's plan. `input` and `output` are Arrow IPC schemas, `columns` the input's names; the last one of a keyed call is the group.
  */
 private[udo] final case class Call(
@@ -62,7 +62,7 @@ private[udo] object Call {
   }
 }
 
-/** The marks of a keyed attempt's frames: see Stamp in udo_interface/place.py. */
+/** The marks of a keyed attempt's frames: see Stamp in udo_interface/lane/place.py. */
 private[udo] final case class Stamp(run: Long, epoch: Long, attempt: Long, startEmpty: Boolean, job: Boolean, since: Option[Long]) {
   /** The label by which the slot refuses older attempts early; compares as text. */
   def order: String = f"$run%019d:$epoch%019d:$attempt%019d"
@@ -71,7 +71,7 @@ private[udo] final case class Stamp(run: Long, epoch: Long, attempt: Long, start
 /** The keyed part of an attempt: the run of its query (empty: a batch job), and the key groups that it answers for. */
 private[udo] final case class KeyedAttempt(keys: Keys, run: String, groups: Seq[Int], since: Option[Long])
 
-/** The task's place in its query: see Task.request in udo_interface/task.py. */
+/** The task's place in its query: see Task.request in udo_interface/spark/task.py. */
 private[udo] final case class Attempt(session: String, epoch: Long, partition: Int, attempt: Long, keyed: Option[KeyedAttempt]) {
   /** Its stamp in the run to which the node manager gave this number. */
   def stamp(run: Long): Option[Stamp] =

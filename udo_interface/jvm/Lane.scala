@@ -5,7 +5,7 @@ import java.util.concurrent.TimeUnit
 import org.apache.arrow.memory.ArrowBuf
 
 /**
- * A lane over one slot, as udo_interface/lane.py: frames go out numbered, up to a window ahead of their answers, which come back in
+ * A lane over one slot, as udo_interface/lane/lane.py: frames go out numbered, up to a window ahead of their answers, which come back in
  * order. It never reorders, repeats or drops a frame; any mismatch raises, naming the place. A keyed attempt's frames are handed
  * back if the slot refuses them because key groups have moved.
  */
@@ -224,7 +224,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
 }
 
 private[udo] object Lane {
-  // The values of udo_interface/lane.py.
+  // The values of udo_interface/lane/lane.py.
   private val LeastShare = 2
   private val ShareLookNs = TimeUnit.MILLISECONDS.toNanos(250)
   private val BusyIncrementUs = 500L

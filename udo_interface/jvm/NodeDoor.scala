@@ -21,7 +21,7 @@ private[udo] object NodeDoor {
   private val OpenWaitMs = 30000L
   private val MarginMs = 10000L
   private val ReplyBytes = 64 << 20
-  // The values of udo_interface/opening.py.
+  // The values of udo_interface/lane/opening.py.
   private val AwayIncrementUs = 50000L
   private val AwayCeilingUs = 1000000L
   private val WaitS = 60.0

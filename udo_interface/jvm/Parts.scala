@@ -45,7 +45,7 @@ private[udo] final class Item {
 
 /**
  * Holds the answers of a keyed attempt at a micro-batch until the attempt is complete, so that no limit downstream cuts it short
- * (udo_interface/held.py). Memory holds no more than a task's window of frames may take; the rest waits in a temporary file of Spark's.
+ * (udo_interface/spark/held.py). Memory holds no more than a task's window of frames may take; the rest waits in a temporary file of Spark's.
  */
 private[udo] final class Held(allocator: BufferAllocator) {
   import Held._

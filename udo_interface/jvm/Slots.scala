@@ -4,7 +4,7 @@ import scala.collection.immutable.ArraySeq
 import scala.collection.mutable
 
 /**
- * The frames under way of an attempt in each slot, as SplitExchange in udo_interface/split.py. A keyed attempt's events go to the slots of
+ * The frames under way of an attempt in each slot, as SplitExchange in udo_interface/lane/split.py. A keyed attempt's events go to the slots of
  * their key groups, and END to all slots, so that an epoch counts in every slot or in none. When groups move meanwhile, a slot that has
  * lost some refuses the first frame that was split by the older map; its rows are split again by the newer map and sent before anything
  * else, so that no event of a key overtakes an earlier one.

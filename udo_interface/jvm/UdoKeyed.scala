@@ -119,7 +119,7 @@ private[udo] object UdoKeyed {
 }
 
 /**
- * A keyed call's answers in a query. The first read of an answer evaluates the whole partition (udo_interface/held.py); a partition that
+ * A keyed call's answers in a query. The first read of an answer evaluates the whole partition (udo_interface/spark/held.py); a partition that
  * nobody reads, e.g. since a join finds its other side empty, is evaluated when its task ends: else it would stay half done.
  */
 private[udo] final case class UdoWhole(deployment: String, child: LogicalPlan) extends UnaryNode {

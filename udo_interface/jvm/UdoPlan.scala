@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy, UnaryExecNode}
 import org.apache.spark.sql.execution.metric.SQLMetrics
 import org.apache.spark.sql.types.{DataType, StructType}
 
-/** The entry point for udo_interface/jvm_path.py. It has no state: one instance is as good as another. */
+/** The entry point for udo_interface/spark/jvm_path.py. It has no state: one instance is as good as another. */
 final class UdoCalls {
   /**
    * Send `df` through the operator. Its columns are those sent, in their order, then those kept; `schema` is Spark's, as JSON, of the

@@ -19,8 +19,6 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
-from udo_interface import jvm_path, keyed_plan, remote, settings
-from udo_interface.deployed import Deployed, fetch, plan
 from udo_interface.discovery import (
     NODE_SETTING,
     NODE_WAIT_SETTING,
@@ -30,14 +28,16 @@ from udo_interface.discovery import (
     node_wait_s,
     registry_url,
 )
-from udo_interface.inputs import require_inputs, united
-from udo_interface.key_groups import with_key_group
-from udo_interface.keyed_plan import Batch
-from udo_interface.listing import Listed, Listing
-from udo_interface.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input, untold_type
-from udo_interface.store import StoreLocation
-from udo_interface.store_place import located, require_writable
-from udo_interface.task import Keys, Task
+from udo_interface.spark import jvm_path, keyed_plan, remote, settings
+from udo_interface.spark.deployed import Deployed, fetch, plan
+from udo_interface.spark.inputs import require_inputs, united
+from udo_interface.spark.key_groups import with_key_group
+from udo_interface.spark.keyed_plan import Batch
+from udo_interface.spark.listing import Listed, Listing
+from udo_interface.spark.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input, untold_type
+from udo_interface.spark.task import Keys, Task
+from udo_interface.store.store import StoreLocation
+from udo_interface.store.store_place import located, require_writable
 from udo_protocol.errors import SchemaError, UdoError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
 from udo_protocol.registry.api import Registry

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from udo_interface.place import LOOK_MS, Place, ProgressDeadline, Stamp
+from udo_interface.lane.place import LOOK_MS, Place, ProgressDeadline, Stamp
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import LaneExpired, OperatorError, PeerError, ProtocolError, SchemaError, Stale, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from udo_interface.lane import LEAST_SHARE, SLOW_INPUT_S, Collector, Rerouted, Sender
-from udo_interface.split_parts import Answered, Ends, Item, Part, Rows, chosen, together
+from udo_interface.lane.lane import LEAST_SHARE, SLOW_INPUT_S, Collector, Rerouted, Sender
+from udo_interface.lane.split_parts import Answered, Ends, Item, Part, Rows, chosen, together
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import GROUP_COLUMN

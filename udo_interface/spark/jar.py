@@ -1,7 +1,7 @@
 """The jar of the JVM path: beside its sources (`make setup` puts it there, and the wheel has it), else compiled at first use.
 
 Spark's internals change from one minor version to the next, so a jar serves one minor version. The compiler comes from Spark's own jars;
-nothing is downloaded. `python -m udo_interface.jar` compiles for the installed Spark, unless that has been done.
+nothing is downloaded. `python -m udo_interface.spark.jar` compiles for the installed Spark, unless that has been done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threading import Lock
 from udo_interface.java import cache_dir, java_home
 from udo_protocol.errors import Unavailable, UsageError
 
-SOURCES = Path(__file__).parent / "jvm"
+SOURCES = Path(__file__).parents[1] / "jvm"
 # Compiling takes half a minute on a busy laptop; a compiler that takes ten times as long hangs.
 COMPILE_TIMEOUT_S = 300.0
 # JVM options for a compiler that runs for seconds only.

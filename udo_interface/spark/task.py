@@ -15,18 +15,18 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row
 
-from udo_interface.columns import Picker, beside
 from udo_interface.discovery import certificates, node_address, node_wait_s
-from udo_interface.evaluation import Evaluation, marked, of_task, required, run_of_task, told_by_rows
-from udo_interface.held import held
-from udo_interface.key_groups import groups_of
-from udo_interface.lane import Collector, PendingFrame, Sender, exchange
-from udo_interface.opening import KeyedCall, Opened, Request, conversations
-from udo_interface.place import Place
-from udo_interface.progress import require_synchronous
-from udo_interface.split import SplitExchange
-from udo_interface.store import SessionStore, StoreLocation
-from udo_interface.store_lane import StoreLane
+from udo_interface.lane.lane import Collector, PendingFrame, Sender, exchange
+from udo_interface.lane.opening import KeyedCall, Opened, Request, conversations
+from udo_interface.lane.place import Place
+from udo_interface.lane.split import SplitExchange
+from udo_interface.spark.columns import Picker, beside
+from udo_interface.spark.evaluation import Evaluation, marked, of_task, required, run_of_task, told_by_rows
+from udo_interface.spark.held import held
+from udo_interface.spark.key_groups import groups_of
+from udo_interface.spark.progress import require_synchronous
+from udo_interface.store.store import SessionStore, StoreLocation
+from udo_interface.store.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError
 from udo_protocol.formats.rows import as_values, has_struct, named
 from udo_protocol.formats.schema import GROUP_COLUMN, from_ipc

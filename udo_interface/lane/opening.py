@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from udo_interface.discovery import NODE_WAIT_SETTING
-from udo_interface.lane import Collector, Sender
-from udo_interface.place import Place, Stamp
+from udo_interface.lane.lane import Collector, Sender
+from udo_interface.lane.place import Place, Stamp
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import NodeAway, ProtocolError, ServerLost, SlotsAway, WaitTimeout
 from udo_protocol.formats.schema import from_ipc, to_ipc

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from udo_interface.lane import PendingFrame
-from udo_interface.place import Place, Stamp
-from udo_interface.split import SplitExchange
-from udo_interface.store import File, SessionStore, newest_at
+from udo_interface.lane.lane import PendingFrame
+from udo_interface.lane.place import Place, Stamp
+from udo_interface.lane.split import SplitExchange
+from udo_interface.store.store import File, SessionStore, newest_at
 from udo_protocol.errors import ProtocolError, Unavailable
 from udo_protocol.queue import event_times, frame
 from udo_protocol.queue.backoff import LinearBackoff

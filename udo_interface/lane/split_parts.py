@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from udo_interface.lane import PendingFrame
+from udo_interface.lane.lane import PendingFrame
 from udo_protocol.queue.event_times import EventTimes
 
 # Rows of a batch: consecutive ones as a range, which costs nothing with a single slot.

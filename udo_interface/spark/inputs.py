@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from udo_interface.deployed import Deployed
-from udo_interface.spark_types import require_input, spark_type
+from udo_interface.spark.deployed import Deployed
+from udo_interface.spark.spark_types import require_input, spark_type
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.formats.inputs import INPUT_COLUMN
 

@@ -19,18 +19,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.functions import col
 
-from udo_interface import settings
 from udo_interface.discovery import NODE_SETTING, NODE_VARIABLE
-from udo_interface.jar import jar
-from udo_interface.spark_types import arrow_type, spark_type
+from udo_interface.spark import settings
+from udo_interface.spark.jar import jar
+from udo_interface.spark.spark_types import arrow_type, spark_type
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import schema_id, to_ipc, type_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from udo_interface.deployed import Deployed
-    from udo_interface.task import Task
+    from udo_interface.spark.deployed import Deployed
+    from udo_interface.spark.task import Task
 
 log = logging.getLogger(__name__)
 _CALLS = "org.apache.spark.sql.udo.UdoCalls"

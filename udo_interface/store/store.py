@@ -24,8 +24,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from udo_interface.key_groups import groups_of
-from udo_interface.store_place import OBJECT_STORES, first_line, hint, put, reached
+from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.store_place import OBJECT_STORES, first_line, hint, put, reached
 from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.formats import body
 from udo_protocol.limits import KEY_GROUPS

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from udo_interface import jvm_path, progress, settings
-from udo_interface.key_groups import with_key_group
+from udo_interface.spark import jvm_path, progress, settings
+from udo_interface.spark.key_groups import with_key_group
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import GROUP_COLUMN
 

@@ -13,13 +13,13 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from udo_interface.call import DeployedOperator, udo
+from udo_interface.spark.call import DeployedOperator, udo
 from udo_protocol.errors import UdoError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from udo_interface.deployed import Deployed
+    from udo_interface.spark.deployed import Deployed
 
 # Options that may follow the table as `name => value`.
 OPTIONS = ("keep", "uid", "pin", "window", "start", "store")

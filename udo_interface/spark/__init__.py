@@ -1,0 +1,1 @@
+"""Calls from Spark: planned on the driver, carried out by its tasks."""

@@ -1,0 +1,1 @@
+"""The second state store of a keyed query: files that pyarrow.fs reaches."""
