@@ -71,7 +71,7 @@ def _suite(name: str, text: str) -> click.Command:
     )
     def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
         from benchmarks import tables
-        from udo_cli.local import interruptible
+        from udo_cli.platform.local import interruptible
 
         module = importlib.import_module(f"benchmarks.{name}")
         if name in FRESH:

@@ -22,9 +22,8 @@ from benchmarks.bringup import platform, say
 from benchmarks.rules import InvalidRun
 from benchmarks.state import finish
 from benchmarks.tables import Section
-from udo_interface import udo
+from udo_interface import local_files, udo
 from udo_interface.java import QUIET, spark_session
-from udo_interface import local_files
 from udo_interface.spark.settings import JVM, PYTHON
 
 if TYPE_CHECKING:

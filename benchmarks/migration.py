@@ -26,7 +26,7 @@ from benchmarks.keyed_load import KeyedLoad
 from benchmarks.quantiles import percentile
 from benchmarks.rules import InvalidRun, Sequence, check_sequence
 from benchmarks.tables import Section
-from udo_cli import plans
+from udo_cli.platform import plans
 from udo_protocol.errors import UdoError
 from udo_protocol.limits import KEY_GROUPS
 

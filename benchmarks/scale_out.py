@@ -30,7 +30,8 @@ from elasticity.bottleneck import fuzzy
 from elasticity.bottleneck.detector import Hysteresis, OperatorHistory, step
 from elasticity.bottleneck.signals import SlotSample, inputs
 from elasticity.scaling.scale_out import fairness_degree
-from udo_cli import plans, state_file
+from udo_cli import state_file
+from udo_cli.platform import plans
 from udo_protocol.errors import UdoError
 
 OPERATOR = "patterns"

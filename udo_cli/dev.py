@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from udo_cli import events as samples
-from udo_cli import remote
 from udo_cli.exits import exit_for
-from udo_cli.given import OperatorConfig
+from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import bases, build, layers, provenance, tried
 from udo_cli.packing.upload import upload
+from udo_cli.platform import remote
 from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.formats import manifest as manifests

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from udo_cli import given
+from udo_cli.options import given
 from udo_protocol.errors import NotFound, UsageError
 
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from node_manager.__main__ import parse_args
-from udo_cli import daemons
-from udo_cli.options import grouped, option
+from udo_cli.options import daemons
+from udo_cli.options.typed import grouped, option
 
 
 @dataclass(frozen=True)

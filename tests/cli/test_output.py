@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from udo_cli import output
+from udo_cli.text import output
 
 
 @pytest.mark.parametrize("text", ["[/oops]", "columns [id, n]", "[bold]x[/bold]", ":smile:", "[link=https://example.org]here[/link]"])

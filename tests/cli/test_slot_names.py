@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from udo_cli import slot_names
+from udo_cli.platform import slot_names
 from udo_protocol.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from tests.cli.conftest import Shell
 from tests.support.attempt import Attempt
 from tests.support.visits import ONE, TWO, run, sessions, show, write
 from udo_cli import state_file
-from udo_cli.state_text import entries
+from udo_cli.text.state_text import entries
 from udo_protocol.errors import StateElsewhere, UsageError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import NodeClient, connect_node

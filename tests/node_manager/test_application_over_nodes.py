@@ -24,8 +24,8 @@ from tests.support.callers import Callers, answers
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.seeds import seeds
-from udo_cli.application_events import replayed_application
 from udo_cli.commands.node import node_row
+from udo_cli.text.application_events import replayed_application
 from udo_protocol import ranges
 from udo_protocol.errors import UdoError
 

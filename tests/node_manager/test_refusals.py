@@ -24,7 +24,7 @@ from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import Image, image, sha
 from tests.support.cluster import SCHEMAS, Cluster
-from udo_cli import remote
+from udo_cli.platform import remote
 from udo_protocol.errors import Refused, Unavailable
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.wanted import NodeReport

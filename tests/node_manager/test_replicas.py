@@ -30,7 +30,9 @@ from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, SLOTS, lost, placement, replicated, whole
 from tests.support.seeds import seeds
 from tests.support.split_attempt import Job
-from udo_cli import inspect_text, remote, state_file
+from udo_cli import state_file
+from udo_cli.platform import remote
+from udo_cli.text import inspect_text
 from udo_protocol.errors import Conflict, UdoError, Unavailable
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import replication

@@ -12,7 +12,7 @@ from tests.support.node_query import Query
 from tests.support.nodes import Nodes
 from tests.support.replicated import NODES, lost, placement, replicated, whole
 from tests.support.seeds import seeds
-from udo_cli import remote
+from udo_cli.platform import remote
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
 from udo_cli.state_file import ended_groups
-from udo_cli.state_text import entries
+from udo_cli.text.state_text import entries
 from udo_protocol.proto import node_manager_pb2 as pb
 
 COLUMNAR = """

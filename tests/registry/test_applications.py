@@ -22,8 +22,8 @@ from registry.store.models import Application
 from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import Running, fresh, image
-from udo_cli.application_events import replayed_application
 from udo_cli.main import cli
+from udo_cli.text.application_events import replayed_application
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.registry.api import Registry
 

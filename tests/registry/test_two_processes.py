@@ -27,7 +27,7 @@ from tests.registry.conftest import FakeNode, fresh, image, sha, start
 from tests.support import forked
 from tests.support.registry_pair import Pair
 from tests.support.seeds import seeds
-from udo_cli.application_events import replayed_application
+from udo_cli.text.application_events import replayed_application
 from udo_protocol import errors, supervised
 from udo_protocol.registry.api import Registry
 

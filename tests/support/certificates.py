@@ -7,7 +7,7 @@ from pathlib import Path
 
 from node_manager.servers.tls_relay import find_relay
 from tests.conftest import require
-from udo_cli.authority import Authority
+from udo_cli.platform.authority import Authority
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable
 

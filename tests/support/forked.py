@@ -33,7 +33,7 @@ _NUMBER = struct.Struct("i")
 # The program name for an instance, which is started by its script.
 INSTANCE = "udo_runtime.main"
 # The modules that the programs import, at their start or later; without those that few of them need, such as Docker's SDK and Spark.
-_CLI = "events foreground inspect_text local main recorder replay scaffold state_text usage"
+_CLI = "events main platform.foreground platform.local platform.usage recorder replay scaffold text.inspect_text text.state_text"
 _PACKING = "bases build image isolated migration replayed tried upload"
 _CLIENT = ("httpx", "tenacity", "udo_protocol.pouring", "udo_protocol.registry.body")
 _IMPORTED = {

@@ -15,7 +15,7 @@ from typing import Any
 from tests.conftest import bound, require, wait_until
 from tests.support.certificates import require_relay
 from tests.support.netns import Host, Missing, Network, direct, network
-from udo_cli.authority import Authority
+from udo_cli.platform.authority import Authority
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import connect_node

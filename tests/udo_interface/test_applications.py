@@ -20,7 +20,7 @@ from examples.applications import common
 from examples.applications.first_stories import run as first_stories
 from tests.udo_interface.conftest import Platform
 from udo_cli import events as samples
-from udo_cli.given import OperatorConfig
+from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import build, tried
 
 if TYPE_CHECKING:

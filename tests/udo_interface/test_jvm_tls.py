@@ -20,7 +20,7 @@ from tests.conftest import Servers, require
 from tests.support.certificates import replace as replace_files
 from tests.support.certificates import signed
 from tests.support.tls_front import tls_front
-from udo_cli.authority import Authority
+from udo_cli.platform.authority import Authority
 from udo_interface.spark import jar, jvm_path
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import Unavailable

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tests.support.keyed_stream import COUNT, KEYS, MANIFEST, Stream, key_of, refuses_asynchronous_progress
 from tests.support.selection import long
 from udo_cli.state_file import ended_groups
-from udo_cli.state_text import entries
+from udo_cli.text.state_text import entries
 from udo_interface import udo
 from udo_interface.spark import keyed_plan
 from udo_interface.spark.key_groups import groups_of

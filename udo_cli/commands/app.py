@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from udo_cli import base, completing, controlling
+from udo_cli import base
+from udo_cli.options import completing, controlling
 
 EXAMPLES = """
 udo app create taxi parse filter count --response-ms 200 --downtime-percent 0.1
@@ -66,7 +67,8 @@ def command() -> None:
 @base.json_option
 def create(name: str | None, deployments: tuple[str, ...], path: Path | None, as_json: bool, **given: Any) -> None:
     """Name DEPLOYMENTS together as application NAME, in the order in which events go through them."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     wish: Json = _from_file(path) if path else {}
@@ -85,7 +87,8 @@ def create(name: str | None, deployments: tuple[str, ...], path: Path | None, as
 @base.json_option
 def change(name: str, deployments: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Change what is given of application NAME: its deployments, SLA, mode or settings."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     wish = _given(given) | ({"deployments": list(deployments)} if deployments else {})
@@ -100,7 +103,8 @@ def change(name: str, deployments: tuple[str, ...], as_json: bool, **given: Any)
 @base.json_option
 def ls(as_json: bool) -> None:
     """List the applications, with their response time and downtime at the last decision."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         found = api.applications()
@@ -115,7 +119,8 @@ def ls(as_json: bool) -> None:
 @base.json_option
 def show(name: str, as_json: bool) -> None:
     """Show application NAME: its SLA, settings, and the response time of each of its deployments at the last decision."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         found = api.application(name)
@@ -138,7 +143,8 @@ def show(name: str, as_json: bool) -> None:
 @base.json_option
 def remove(name: str, as_json: bool) -> None:
     """Remove application NAME and its journal. Its deployments stay, and decide by their own modes again."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         api.remove_application(name)

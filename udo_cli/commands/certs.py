@@ -31,8 +31,8 @@ def command(folder: Path, hosts: tuple[str, ...], clients: tuple[str, ...], as_j
     A host's folder (ca.crt, tls.crt, tls.key) is for --tls of `udo up`, `udo node` and `udo registry`, UDO_TLS and spark.udo.tls.
     The same host again gets a new certificate, which is used without a restart. Keep FOLDER/ca.key secret: who has it can sign.
     """
-    from udo_cli import output
-    from udo_cli.authority import Authority
+    from udo_cli.platform.authority import Authority
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     named = [[name.strip() for name in host.split(",") if name.strip()] for host in hosts]

@@ -32,8 +32,8 @@ def command(command: tuple[str, ...], only: str, timeout_s: float, as_json: bool
     in its sandbox; a whole image is run by the local Docker daemon. Prints a table of cases and the time of a frame; ends with 6 if a
     case failed.
     """
-    from udo_cli import output
     from udo_cli.conformance import image, player, suite
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     as_image = len(command) == 1 and image.is_image(command[0])

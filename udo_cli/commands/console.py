@@ -20,7 +20,8 @@ def command(open_it: bool, as_json: bool) -> None:
 
     Sign in with the registry's write token.
     """
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         api.health()

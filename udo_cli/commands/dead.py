@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,7 @@ def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) ->
 
     Nodes that could not be asked are named.
     """
-    from udo_cli import output
+    from udo_cli.text import output
 
     found = [letter for _, letter in _letters(address, deployment, unfinished=unfinished)]
     if as_json:
@@ -77,7 +78,7 @@ def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) ->
 @base.json_option
 def show(id_: str, address: str | None, as_json: bool) -> None:
     """Print one dead letter in full. With --json also the event as an Arrow IPC stream, in base64."""
-    from udo_cli import output
+    from udo_cli.text import output
 
     ((_, found),) = _chosen(address, "", (id_,), whole=True)
     if as_json:
@@ -109,10 +110,11 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
     Dead letters of a keyed operator are processed with the next micro-batch of their query instead, after its events, and their
     answers go to the query.
     """
-    from udo_cli import output, remote
     from udo_cli.exits import ExitCode
+    from udo_cli.platform import remote
     from udo_cli.replay import ReplayLane
     from udo_cli.settings import CliSettings
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
@@ -163,7 +165,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
 @base.json_option
 def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bool, yes: bool, address: str | None, as_json: bool) -> None:
     """Delete dead letters of DEPLOYMENT."""
-    from udo_cli import output
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     if everything == bool(ids):
@@ -186,7 +188,8 @@ def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bo
 
 def _letters(address: str | None, deployment: str, ids: tuple[str, ...] = (), **what: bool) -> list[tuple[NodeClient, pb.DeadLetter]]:
     """Dead letters with their nodes, oldest first. Names the nodes that were not asked. `what`: see NodeClient.dead_letters."""
-    from udo_cli import output, usage
+    from udo_cli.platform import usage
+    from udo_cli.text import output
 
     replies, silent = usage.ask_all(address, lambda node: list(node.dead_letters(deployment, ids, **what)))
     for line in silent:
@@ -217,7 +220,7 @@ def _by_node(letters: list[tuple[NodeClient, pb.DeadLetter]]) -> list[tuple[Node
 
 
 def _deliver(answered: list[tuple[pb.DeadLetter, pa.RecordBatch]], file: Path | None, as_json: bool) -> None:
-    from udo_cli import output
+    from udo_cli.text import output
 
     if file is not None and file.suffix == ".parquet":
         import pyarrow as pa

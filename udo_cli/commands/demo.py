@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from udo_cli import base, daemons
+from udo_cli import base
 from udo_cli.exits import ExitCode
-from udo_cli.options import grouped, option
+from udo_cli.options import daemons
+from udo_cli.options.typed import grouped, option
 
 EXAMPLES = """
 udo demo
@@ -45,7 +46,8 @@ def command(wish: DemoOptions, as_json: bool) -> None:
     through both with Spark, updates `fraud` to version 2, and checks that every event was answered once and in order. Takes
     about a minute and leaves no process and no file behind. The exit code is 1 if the check fails.
     """
-    from udo_cli import local, output
+    from udo_cli.platform import local
+    from udo_cli.text import output
 
     with local.interruptible():
         from udo_cli.demo import plan, run, show

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from udo_cli import base, completing, controlling, given
-from udo_cli.options import grouped, option
+from udo_cli import base
+from udo_cli.options import completing, controlling, given
+from udo_cli.options.typed import grouped, option
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import KEY_GROUPS, MOST_BACKOFF_US, MOST_KEY_GROUPS, MOST_REPLICAS, MOST_RETRIES, MOST_SLOTS
 from udo_protocol.state.dead_letters import FAIL, POLICIES
@@ -104,7 +105,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Make OPERATOR callable as `udo(NAME)`; waits until it answers on every live node."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     operator_name, version = remote.reference(operator)
     deployment = name or operator_name

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from udo_cli import base, given
-from udo_cli.options import grouped
+from udo_cli import base
+from udo_cli.options import given
+from udo_cli.options.typed import grouped
 
 EXAMPLES = """
 udo dev fraud                                  test, deploy as fraud, and again on every save
@@ -46,7 +47,8 @@ def command(
 
     With --json it prints one line for each save.
     """
-    from udo_cli import dev, output
+    from udo_cli import dev
+    from udo_cli.text import output
     from udo_protocol.errors import by_code
 
     read = config.read()  # also the files, so that errors in them are reported at once

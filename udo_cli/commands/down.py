@@ -16,8 +16,9 @@ UDO_HOME=/srv/udo udo down --json
 @base.json_option
 def command(as_json: bool) -> None:
     """Stop the node manager with its instances and servers, then the registry. Operators and deployments are kept on disk."""
-    from udo_cli import local, output
+    from udo_cli.platform import local
     from udo_cli.settings import CliSettings
+    from udo_cli.text import output
 
     with local.unhurried():
         stopped = local.stop(CliSettings().local, output.say)

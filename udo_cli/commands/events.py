@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 if TYPE_CHECKING:
     from udo_protocol.proto import node_manager_pb2 as pb
@@ -38,8 +39,9 @@ def command(ctx: click.Context, deployment: str, last: int, everything: bool, re
     In mode advise they were only recorded. A journal holds every figure that a decision went by. See docs/elasticity.md.
     """
     from elasticity.scaling.journal_rows import rows_of
-    from udo_cli import output, remote
     from udo_cli.exits import ExitCode
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import NotFound
 
     try:
@@ -68,7 +70,7 @@ def command(ctx: click.Context, deployment: str, last: int, everything: bool, re
 
 def _of_application(name: str) -> list[Json] | None:
     """The journal of the application with that name, from the registry; None if there is no such application, or the registry is away."""
-    from udo_cli import remote
+    from udo_cli.platform import remote
     from udo_protocol.errors import NotFound, Unavailable
 
     with contextlib.suppress(NotFound, Unavailable), remote.registry() as api:
@@ -80,8 +82,8 @@ def _show_application(
     ctx: click.Context, name: str, segments: list[Json], last: int, everything: bool, replay: bool, as_json: bool
 ) -> None:
     from elasticity.scaling.journal_rows import rows_of_application
-    from udo_cli import application_events, output
     from udo_cli.exits import ExitCode
+    from udo_cli.text import application_events, output
 
     if replay:
         found = application_events.replayed_application(name, segments)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 if TYPE_CHECKING:
     from elasticity.bottleneck.fuzzy import Explanation, Model
@@ -52,7 +53,8 @@ def command(deployment: str, rules: Path | None, print_rules: bool, address: str
     Inputs are those of the slot that is worst off, over the last seconds. See docs/elasticity.md.
     """
     from elasticity.bottleneck import fuzzy
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     if print_rules:

@@ -33,7 +33,8 @@ def command(directory: Path, name: str | None, style: str, runtime: str, as_json
     For languages other than Python also a copy of the SDK, and a README with the commands that build and test the operator; for a worker of
     Spark the adapter.
     """
-    from udo_cli import output, scaffold
+    from udo_cli import scaffold
+    from udo_cli.text import output
 
     name = name or directory.absolute().name
     written = scaffold.write(directory, name, style, runtime)

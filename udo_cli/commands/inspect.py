@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 if TYPE_CHECKING:
     from udo_protocol.registry.api import Registry
@@ -27,7 +28,8 @@ def command(reference: str, as_json: bool) -> None:
     and the number of lanes (tasks that exchange events). KEY GROUPS ON lists which slot has which key groups of an operator that keeps
     state, and the version of that map, which grows with every move (udo move).
     """
-    from udo_cli import inspect_text, output, remote, usage
+    from udo_cli.platform import remote, usage
+    from udo_cli.text import inspect_text, output
     from udo_protocol.errors import NotFound
 
     name, version = remote.reference(reference)
@@ -49,8 +51,8 @@ def command(reference: str, as_json: bool) -> None:
 
 def _version(api: Registry, name: str, ref: str) -> dict[str, Any]:
     """The version, with its annotations, provenance, signatures and users."""
-    from udo_cli import usage
     from udo_cli.packing.provenance import PROVENANCE_TYPE
+    from udo_cli.platform import usage
     from udo_protocol.registry import signing
     from udo_protocol.registry.content import parse_json
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 EXAMPLES = """
 udo logs fraud
@@ -21,7 +22,8 @@ udo logs fraud --tail 20 --json
 @base.json_option
 def command(name: str, follow: bool, tail: int, address: str | None, as_json: bool) -> None:
     """Show the log of deployment NAME on this node, from all its instances, including former ones."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     for line in remote.node(address).logs(name, follow=follow, tail_lines=tail):
         if as_json:

@@ -20,7 +20,8 @@ udo ls operators --json
 @base.json_option
 def command(what: str, as_json: bool) -> None:
     """List operators with their versions, and deployments with their wanted version and the states of the nodes."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         found = {kind: read() for kind, read in (("deployments", api.deployments), ("operators", api.operators)) if what in ("all", kind)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 from udo_protocol import ranges
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import MOST_KEY_GROUPS
@@ -36,7 +37,8 @@ def command(name: str, groups: str, to: str, strategy: str | None, wait_s: float
     Running queries go on: each event counts once, and a key's events stay in order. The same command again goes on with a move that was
     interrupted.
     """
-    from udo_cli import output, remote, slot_names
+    from udo_cli.platform import remote, slot_names
+    from udo_cli.text import output
 
     numbers = ranges.parsed(groups, MOST_KEY_GROUPS)
     if not numbers:

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from udo_cli import base, daemons
-from udo_cli.options import grouped, option
+from udo_cli import base
+from udo_cli.options import daemons
+from udo_cli.options.typed import grouped, option
 from udo_protocol.errors import Conflict, NotFound
 
 EXAMPLES = """
@@ -80,7 +81,7 @@ def command(ctx: click.Context, wish: _ManagerOptions) -> None:
     """Run a node manager in the foreground. Every host with Spark executors needs one."""
     if ctx.invoked_subcommand:
         return
-    from udo_cli import foreground
+    from udo_cli.platform import foreground
     from udo_cli.settings import CliSettings
 
     settings = CliSettings()
@@ -94,7 +95,8 @@ def command(ctx: click.Context, wish: _ManagerOptions) -> None:
 @base.json_option
 def ls(as_json: bool) -> None:
     """List the nodes that the registry knows."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         nodes = api.nodes()
@@ -127,7 +129,8 @@ def drain(node: str, undo: bool, wait_s: float, as_json: bool) -> None:
     these have as many other replicas. NODE gets no new ones. If the command is interrupted, give it again. Deployments that have slots
     of their own on each node stay there.
     """
-    from udo_cli import output, over_nodes, remote
+    from udo_cli.platform import over_nodes, remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         if all(n["node"] != node for n in api.nodes()):
@@ -153,7 +156,8 @@ def drain(node: str, undo: bool, wait_s: float, as_json: bool) -> None:
 @base.json_option
 def capabilities(as_json: bool) -> None:
     """Show what an operator can and cannot do with each node's driver, as the node determined at its start."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         nodes = [{name: n[name] for name in ("node", "driver", "capabilities")} for n in api.nodes() if n["live"]]

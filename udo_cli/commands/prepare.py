@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import click
 
-from udo_cli import base, completing
-from udo_cli.options import grouped, option
+from udo_cli import base
+from udo_cli.options import completing
+from udo_cli.options.typed import grouped, option
 from udo_protocol.limits import MOST_SLOTS
 
 EXAMPLES = """
@@ -45,7 +46,8 @@ def command(name: str, slots: int | None, how: PreparationOptions, stop: bool, w
 
     udo scale NAME SLOTS takes over then. In mode auto the load decides about it. See docs/elasticity.md.
     """
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     if stop == (slots is not None):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from udo_cli import base, given
-from udo_cli.given import OperatorConfig
-from udo_cli.options import grouped, option
+from udo_cli import base
+from udo_cli.options import given
+from udo_cli.options.given import OperatorConfig
+from udo_cli.options.typed import grouped, option
 
 if TYPE_CHECKING:
     from udo_cli.packing.build import Packed, UnpackedOperator
@@ -73,11 +74,11 @@ def command(
     at most. Layers that the registry has are not sent again. With --image only operator.toml is taken from DIRECTORY; such
     an operator needs nodes with the Docker driver.
     """
-    from udo_cli import output
     from udo_cli.packing import archive, bases, build, image, migration, provenance
     from udo_cli.packing.requirements import current_target
     from udo_cli.packing.upload import upload
     from udo_cli.settings import CliSettings
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
     from udo_protocol.registry import signing
 
@@ -127,8 +128,9 @@ def command(
 
 def _check(packed: Packed, operator: UnpackedOperator, samples: Path | None, config: OperatorConfig) -> None:
     """OperatorError or SchemaError if the operator does not answer its samples, or, without samples, cannot be imported."""
-    from udo_cli import events, output
+    from udo_cli import events
     from udo_cli.packing import isolated, tried
+    from udo_cli.text import output
     from udo_protocol.errors import OperatorError, SchemaError
 
     manifest = packed.manifest
@@ -150,7 +152,7 @@ def _check(packed: Packed, operator: UnpackedOperator, samples: Path | None, con
 
 def _registry(settings: CliSettings, stack: ExitStack, *, needed: bool) -> Registry | None:
     """The registry; None if there is none and it is not needed."""
-    from udo_cli import remote
+    from udo_cli.platform import remote
     from udo_protocol.errors import Unavailable
 
     try:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 EXAMPLES = """
 udo inspect visits                            which slot has which key groups
@@ -47,7 +48,8 @@ def command(name: str, path: Path, under_way: int, strategy: str | None, wait_s:
     The plan runs in rounds. Ctrl-C ends it behind the move under way, which the node finishes: each key group is in one slot, and the
     same command again goes on with the rest. The whole plan is checked before the first move.
     """
-    from udo_cli import output, plans, remote
+    from udo_cli.platform import plans, remote
+    from udo_cli.text import output
     from udo_protocol import ranges
 
     plan, node = plans.read(path), remote.node(address)

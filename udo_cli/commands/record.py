@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, completing
-from udo_cli.durations import Duration
-from udo_cli.options import grouped, option
+from udo_cli import base
+from udo_cli.options import completing
+from udo_cli.options.durations import Duration
+from udo_cli.options.typed import grouped, option
 
 if TYPE_CHECKING:
     from udo_cli.recorder import Recorded
@@ -54,7 +55,9 @@ def command(deployment: str, wish: RecordOptions, address: str | None, as_json: 
     Recording delays no answer. The file contains events and state: protect it like the data they come from. It does not contain the
     values of the deployment's variables and secrets.
     """
-    from udo_cli import output, recorder, remote
+    from udo_cli import recorder
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import Conflict, NotFound
 
     file = wish.file
@@ -92,7 +95,7 @@ def command(deployment: str, wish: RecordOptions, address: str | None, as_json: 
 
 
 def _told(made: Recorded) -> str:
-    from udo_cli import output
+    from udo_cli.text import output
 
     state = f", state of {made.sessions} sessions" if made.sessions else ""
     return f"{made.frames} frames, {made.events} events, {output.size(made.bytes)}{state}"
@@ -105,7 +108,7 @@ def _progress() -> Callable[[Recorded], None]:
     def tell(made: Recorded) -> None:
         nonlocal due
         if sys.stderr.isatty() and time.monotonic() >= due:
-            from udo_cli import output
+            from udo_cli.text import output
 
             due = time.monotonic() + _TELL_S
             output.say(_told(made))

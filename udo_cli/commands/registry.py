@@ -7,9 +7,10 @@ from dataclasses import replace
 import click
 from click.core import ParameterSource
 
-from udo_cli import base, completing, daemons
+from udo_cli import base
 from udo_cli.commands import registry_backup, registry_base, registry_key
-from udo_cli.options import grouped
+from udo_cli.options import completing, daemons
+from udo_cli.options.typed import grouped
 
 EXAMPLES = """
 udo registry --data /var/lib/udo --listen 10.0.0.2:5000 --tls /etc/udo/tls
@@ -30,7 +31,7 @@ def command(ctx: click.Context, wish: daemons.RegistryOptions) -> None:
     """Run a registry in the foreground. It stores operator images, the catalogue and deployments, and controls updates."""
     if ctx.invoked_subcommand:
         return
-    from udo_cli import foreground
+    from udo_cli.platform import foreground
     from udo_cli.settings import CliSettings
 
     folder = wish.data or CliSettings().local.registry
@@ -52,7 +53,8 @@ command.add_command(registry_key.command)
 @base.json_option
 def audit(deployment: str | None, limit: int, as_json: bool) -> None:
     """Show who changed what, when, from which digest to which; latest first."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         entries = api.audit(deployment, limit)
@@ -86,7 +88,8 @@ def delete(reference: str, force: bool, as_json: bool) -> None:
 
     Refused while a deployment uses it or would go back to it, or a query on a node of this host uses it.
     """
-    from udo_cli import output, remote, usage
+    from udo_cli.platform import remote, usage
+    from udo_cli.text import output
     from udo_protocol.errors import Conflict, UsageError
 
     name, version = remote.reference(reference)
@@ -110,7 +113,8 @@ def delete(reference: str, force: bool, as_json: bool) -> None:
 @base.json_option
 def gc(unused_s: float | None, untagged: bool, as_json: bool) -> None:
     """Remove layers that no image needs, and unfinished uploads. The registry does so itself every few minutes."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         removed = api.collect_garbage(unused_s, untagged=untagged)

@@ -23,7 +23,8 @@ def backup(file: Path, as_json: bool) -> None:
 
     FILE must not exist, and is readable by you only. Tokens and trusted keys are not in it.
     """
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     if file.exists():
@@ -45,7 +46,8 @@ def restore(file: Path, replace: bool, as_json: bool) -> None:
 
     Nothing changes if FILE is not whole, or if the registry is not empty (without --replace).
     """
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         done = api.restore(file, replace=replace)

@@ -31,8 +31,9 @@ def push(source: str, python: str | None, as_json: bool) -> None:
     import tempfile
     from pathlib import Path
 
-    from udo_cli import output, remote
     from udo_cli.packing import archive, bases, build
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     tag = build.Target.of(python, None).python_tag if python else None
     with tempfile.TemporaryDirectory(prefix="udo-base-") as work, remote.registry() as api:

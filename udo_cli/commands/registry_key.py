@@ -24,7 +24,7 @@ def command() -> None:
 @base.json_option
 def new(path: Path, as_json: bool) -> None:
     """Write a new private key to PATH, readable by you only, and its public key to PATH.pub."""
-    from udo_cli import output
+    from udo_cli.text import output
     from udo_protocol.registry import signing
 
     made = {"key": signing.new_key(path), "private": str(path), "public": str(signing.public_path(path))}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 EXAMPLES = """
 udo rollback fraud            to the previous version
@@ -19,7 +20,8 @@ udo rollback fraud 1          to a named former version
 @base.json_option
 def command(name: str, version: str | None, wait_s: float, as_json: bool) -> None:
     """Go back to a former version of deployment NAME while queries run, or end its canary."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     with remote.registry() as api:
         done = remote.follow(api.rollback(name, version, wait_s), output.say)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base, completing, controlling
-from udo_cli.options import grouped
+from udo_cli import base
+from udo_cli.options import completing, controlling
+from udo_cli.options.typed import grouped
 from udo_protocol.limits import MOST_REPLICAS, MOST_SLOTS
 
 EXAMPLES = """
@@ -43,7 +44,8 @@ def command(
 
     In mode auto each node decides about its own slots. An explicit number is then where it begins.
     """
-    from udo_cli import output, over_nodes, remote
+    from udo_cli.platform import over_nodes, remote
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     elasticity = controllers.wish()

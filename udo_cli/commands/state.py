@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, completing
-from udo_cli.options import grouped, option
+from udo_cli import base
+from udo_cli.options import completing
+from udo_cli.options.typed import grouped, option
 from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
@@ -52,7 +53,8 @@ def ls(deployment: str, address: str | None, as_json: bool) -> None:
 
     A session that no task uses is an orphan, unless its query is started again. Nodes that could not be asked are named.
     """
-    from udo_cli import output, usage
+    from udo_cli.platform import usage
+    from udo_cli.text import output
 
     replies, silent = usage.ask_all(address, lambda node: node.sessions(deployment))
     rows = [_row(reply.node, s) for _, reply in replies for s in reply.sessions]
@@ -96,7 +98,9 @@ def show(deployment: str, session: str, key: str | None, limit: int, address: st
     """
     from itertools import islice
 
-    from udo_cli import output, remote, sessions, state_file, state_text
+    from udo_cli import state_file
+    from udo_cli.platform import remote, sessions
+    from udo_cli.text import output, state_text
 
     found, _ = sessions.find(deployment, session, address)
     parts = remote.node(address).export_state(deployment, found.name)
@@ -127,7 +131,9 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
     In the middle of a micro-batch some partitions have completed it and others have not. Such a file is for the same query, which processes
     that micro-batch again. The command says so.
     """
-    from udo_cli import output, remote, sessions, state_file
+    from udo_cli import state_file
+    from udo_cli.platform import remote, sessions
+    from udo_cli.text import output
     from udo_protocol.errors import Conflict
 
     if file.exists() and not force:
@@ -171,7 +177,9 @@ def import_(file: Path, deployment: str, session: str, wish: ImportOptions, addr
     Refused while a query uses the session, if a session of that name exists (see --replace), and if the operator has other key
     columns or another state version.
     """
-    from udo_cli import output, remote, state_file
+    from udo_cli import state_file
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     summary, start_epoch = state_file.check(file), wish.start_epoch
     if summary.behind and start_epoch is not None and not wish.force:
@@ -199,7 +207,8 @@ def drop(deployment: str, session: str, force: bool, yes: bool, address: str | N
 
     Of a deployment over nodes on every node that has a part of it, or on the one given.
     """
-    from udo_cli import output, sessions
+    from udo_cli.platform import sessions
+    from udo_cli.text import output
 
     found, silent = sessions.find(deployment, session, address)
     if not yes:
@@ -227,7 +236,8 @@ def release(deployment: str, session: str, force: bool, as_json: bool) -> None:
     The next node on which the query runs, or on which the session is imported, becomes its home. State that the former home still
     has is no longer used.
     """
-    from udo_cli import output, remote, sessions
+    from udo_cli.platform import remote, sessions
+    from udo_cli.text import output
 
     with remote.registry() as api:
         found = sessions.only(deployment, session, [m["session"] for m in api.group_maps(deployment) if m["node"]], " with a home")

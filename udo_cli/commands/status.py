@@ -26,8 +26,9 @@ def command(as_json: bool) -> None:
     The exit code is 5 if something does not answer: the registry, a node that it knows, this host's node manager or one of its
     servers; otherwise 6 if a deployment fails on a node.
     """
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
     from udo_cli.settings import CliSettings
+    from udo_cli.text import output
     from udo_protocol.errors import Unavailable
 
     found: dict[str, Any] = {"registry": None, "node": None, "problems": []}
@@ -83,14 +84,14 @@ def _failing(registry: dict[str, Any] | None) -> list[str]:
 def _node(address: str) -> dict[str, Any]:
     from google.protobuf.json_format import MessageToDict
 
-    from udo_cli import remote
+    from udo_cli.platform import remote
 
     reply = remote.node(address).status()
     return {"address": address, **MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)}
 
 
 def _show(found: dict[str, Any]) -> None:
-    from udo_cli import output
+    from udo_cli.text import output
 
     if registry := found["registry"]:
         click.echo(f"registry {registry['url']}: {registry['status']}, {registry['live_nodes']} live nodes")

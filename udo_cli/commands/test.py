@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from udo_cli import base, given
+from udo_cli import base
 from udo_cli.exits import ExitCode
-from udo_cli.given import OperatorConfig
-from udo_cli.options import grouped, option
+from udo_cli.options import given
+from udo_cli.options.given import OperatorConfig
+from udo_cli.options.typed import grouped, option
 
 if TYPE_CHECKING:
     from udo_cli.packing.tried import Trial
@@ -81,9 +82,9 @@ def command(
     in the operator opens the debugger. It prints a summary; the exit code is 6 if the operator failed on a frame.
     """
     from udo_cli import events as samples
-    from udo_cli import output
     from udo_cli.packing import build, replayed, tried
     from udo_cli.settings import CliSettings
+    from udo_cli.text import output
     from udo_protocol.errors import UsageError
 
     told = config.read()
@@ -115,8 +116,8 @@ def command(
 def _image(directory: Path, source: str, events: Path | None, batch_rows: int, told: OperatorConfig, as_json: bool) -> None:
     """Run a whole image on sample events, for `udo test --image`."""
     from udo_cli import events as samples
-    from udo_cli import output
     from udo_cli.packing import archive, build, contained, image
+    from udo_cli.text import output
 
     with tempfile.TemporaryDirectory(prefix="udo-image-") as work:
         whole = archive.read(source, Path(work), packed=False)
@@ -127,7 +128,7 @@ def _image(directory: Path, source: str, events: Path | None, batch_rows: int, t
 
 
 def _show(reference: str, count: int, trial: Trial, as_json: bool) -> None:
-    from udo_cli import output
+    from udo_cli.text import output
 
     rows = trial.answers.to_pylist()
     if as_json:
@@ -140,7 +141,7 @@ def _show(reference: str, count: int, trial: Trial, as_json: bool) -> None:
 
 def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
     """Print the summary of a replay; exit code 6 if the operator failed on a frame."""
-    from udo_cli import output
+    from udo_cli.text import output
 
     if as_json:
         output.emit({"operator": reference, **{k: v for k, v in said.items() if k != "ok"}})

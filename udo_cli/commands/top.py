@@ -49,8 +49,9 @@ def command(interval_s: float, once: bool, address: str | None, as_json: bool) -
     from rich.console import Console
     from rich.live import Live
 
-    from udo_cli import output, remote
-    from udo_cli.rates import Rates
+    from udo_cli.platform import remote
+    from udo_cli.text import output
+    from udo_cli.text.rates import Rates
 
     node = remote.node(address)
     rates = Rates()
@@ -74,7 +75,7 @@ def command(interval_s: float, once: bool, address: str | None, as_json: bool) -
 
 def row(s: dict[str, Any]) -> tuple[str, ...]:
     """The cells of one slot, in the order of COLUMNS."""
-    from udo_cli.output import size
+    from udo_cli.text.output import size
 
     return (
         f"{s['deployment']}:{s['slot']}",
@@ -95,6 +96,6 @@ def row(s: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _table(slots: list[dict[str, Any]]) -> Any:
-    from udo_cli import output
+    from udo_cli.text import output
 
     return output.grid(COLUMNS, map(row, slots), texts=2)

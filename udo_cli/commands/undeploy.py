@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 if TYPE_CHECKING:
     from udo_protocol.registry.api import Registry
@@ -23,7 +24,8 @@ udo undeploy visits --drop-state        with the keyed state and the dead letter
 @base.json_option
 def command(name: str, drop_state: bool, as_json: bool) -> None:
     """Remove deployment NAME from every node. Its operator versions stay in the registry."""
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import Conflict
 
     with remote.registry() as api:
@@ -41,7 +43,7 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 
 def _held(api: Registry, name: str) -> list[str]:
     """The deployment's state and dead letters on live nodes, in words; nodes that cannot be asked from here are named, too."""
-    from udo_cli import usage
+    from udo_cli.platform import usage
     from udo_protocol.errors import NotFound, SlotBroken, Unavailable
     from udo_protocol.state.dead_letters import FAIL
 

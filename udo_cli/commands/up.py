@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from udo_cli import base, daemons
-from udo_cli.options import grouped
+from udo_cli import base
+from udo_cli.options import daemons
+from udo_cli.options.typed import grouped
 
 EXAMPLES = """
 udo up
@@ -25,8 +26,9 @@ def command(wish: daemons.UpOptions, as_json: bool) -> None:
 
     One that already runs is left as it is. Stop both with `udo down`.
     """
-    from udo_cli import local, output
+    from udo_cli.platform import local
     from udo_cli.settings import CliSettings
+    from udo_cli.text import output
 
     with local.interruptible():
         started = local.start(CliSettings().local, wish, output.say)

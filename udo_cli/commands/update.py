@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from udo_cli import base, completing, given, trial
+from udo_cli import base
 from udo_cli.exits import ExitCode
-from udo_cli.options import grouped
+from udo_cli.options import completing, given, trial
+from udo_cli.options.typed import grouped
 
 EXAMPLES = """
 udo update fraud 2
@@ -70,7 +71,8 @@ def command(
             raise click.UsageError("--diff compares a VERSION with the serving one under the deployment's own variables, secrets and files")
         _compare(name, version, wish.for_s or 60.0, wish.out, as_json)
         return
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
 
     read = config.read()
     read.require_once()
@@ -114,7 +116,8 @@ def _remove(change: dict[str, dict[str, Any]], serving: dict[str, Any], unset: t
 def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: bool) -> None:
     from contextlib import closing
 
-    from udo_cli import output, remote
+    from udo_cli.platform import remote
+    from udo_cli.text import output
     from udo_protocol.errors import UdoError
 
     with remote.registry() as api:

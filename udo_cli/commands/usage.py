@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from udo_cli import base, completing
+from udo_cli import base
+from udo_cli.options import completing
 
 EXAMPLES = """
 udo usage                     each deployment, over all nodes that can be asked from here
@@ -27,8 +28,8 @@ def command(deployment: str, address: str | None, as_json: bool) -> None:
 
     Events and bytes are those that owners read and answered, repeated ones included; processor time is that of owners.
     """
-    from udo_cli import output
-    from udo_cli.usage import ask_all
+    from udo_cli.platform.usage import ask_all
+    from udo_cli.text import output
 
     replies, silent = ask_all(address, lambda node: node.usage(deployment))
     for line in silent:
@@ -69,7 +70,7 @@ def summed(told: list[Json]) -> list[Json]:
 
 
 def _shown(d: Json) -> tuple[str, ...]:
-    from udo_cli.output import size
+    from udo_cli.text.output import size
 
     return (
         d["deployment"],

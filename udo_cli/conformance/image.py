@@ -21,11 +21,12 @@ from node_manager.drivers import sandbox, users
 from node_manager.drivers.base import Allowance, Inside
 from node_manager.images.images import Images, OperatorImage
 from node_manager.instances import commands, runtime_base
-from udo_cli import output, remote
 from udo_cli.conformance.player import Starting
 from udo_cli.packing import archive
 from udo_cli.packing.image import MANIFEST_LABEL
 from udo_cli.packing.layers import Layer
+from udo_cli.platform import remote
+from udo_cli.text import output
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.content import digest_of, parse_json

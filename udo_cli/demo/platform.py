@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from udo_cli import remote
 from udo_cli.packing import bases, build
 from udo_cli.packing.upload import upload
+from udo_cli.platform import remote
 from udo_protocol.errors import NotFound
 from udo_protocol.registry.api import Registry
 

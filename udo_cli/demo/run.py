@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow.parquet as pq
 
-from udo_cli import throwaway
-from udo_cli.daemons import UpOptions
 from udo_cli.demo import history, platform, source, spark
 from udo_cli.demo.plan import DemoPlan
 from udo_cli.demo.probe import Probe
@@ -18,7 +16,9 @@ from udo_cli.demo.report import DemoReport, DemoUpdate
 from udo_cli.demo.show import Screen
 from udo_cli.demo.stream import LiveFigures, Stream, stopping
 from udo_cli.demo.verify import verify
-from udo_cli.home import Home
+from udo_cli.options.daemons import UpOptions
+from udo_cli.platform import throwaway
+from udo_cli.platform.home import Home
 from udo_interface import udo
 from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry

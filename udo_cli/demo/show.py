@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from udo_cli import output
 from udo_cli.demo.stream import LiveFigures
+from udo_cli.text import output
 
 _LINE_EVERY_S = 5.0
 _DRAW_EVERY_S = 0.25
@@ -43,8 +43,8 @@ def _drawn(w: LiveFigures) -> Any:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
-    from udo_cli import output
     from udo_cli.commands.top import COLUMNS, row
+    from udo_cli.text import output
 
     rate = w.committed / w.elapsed_s if w.elapsed_s else 0.0
     facts = Table.grid(padding=(0, 2))

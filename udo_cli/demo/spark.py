@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from pyspark.errors import PySparkException
 
-from udo_cli.local import arm
-from udo_interface.java import QUIET, spark_session
+from udo_cli.platform.local import arm
 from udo_interface import local_files
+from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import OperatorError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from udo_cli import remote
 from udo_cli.demo.probe import Probe
 from udo_cli.demo.source import Feeder
-from udo_cli.rates import Rates
+from udo_cli.platform import remote
+from udo_cli.text.rates import Rates
 from udo_protocol.errors import OperatorError, UdoError, WaitTimeout
 from udo_protocol.node.api import NodeClient
 from udo_protocol.registry.api import Registry

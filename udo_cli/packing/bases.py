@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from udo_cli.output import short
 from udo_cli.packing import image, upload
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.build import Target
 from udo_cli.packing.image import BaseImage
+from udo_cli.text.output import short
 from udo_protocol.errors import NotFound, Unavailable, UsageError
 from udo_protocol.registry.api import Registry
 from udo_protocol.registry.content import digest_of, parse_json

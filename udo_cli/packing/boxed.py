@@ -15,7 +15,7 @@ from typing import Any
 from node_manager import proc
 from node_manager.drivers import network, sandbox
 from node_manager.drivers.sandbox import Bubblewrap, Landlock, Sandbox
-from udo_cli import output
+from udo_cli.text import output
 from udo_protocol.errors import OperatorError
 
 # bubblewrap reports the sandbox's first process at once; the network relay ends when that process has ended.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node_manager.images.unpack import unpack
-from udo_cli import output
 from udo_cli.packing import image
 from udo_cli.packing.archive import Archive
 from udo_cli.packing.layers import CODE_ROOT, Layer, files_of, left_out, pack
 from udo_cli.packing.requirements import current_target, dependencies_layer
+from udo_cli.text import output
 from udo_protocol.errors import ManifestError, OperatorError, UsageError
 from udo_protocol.formats import manifest as manifests
 from udo_protocol.formats import sample_events

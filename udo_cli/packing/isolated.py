@@ -25,7 +25,7 @@ from node_manager.drivers.base import Allowance, Inside
 from node_manager.drivers.process import BUSY_SAMPLE_S, excess
 from node_manager.drivers.sandbox import Bubblewrap, Sandbox, confining
 from node_manager.instances import commands, runtime_base
-from udo_cli.given import OperatorConfig
+from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import boxed
 from udo_cli.packing.build import UnpackedOperator
 from udo_protocol.errors import OperatorError, SchemaError

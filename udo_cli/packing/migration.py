@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgpack
 
-from udo_cli import remote, sessions, state_file
+from udo_cli import state_file
 from udo_cli.packing import isolated
 from udo_cli.packing.build import UnpackedOperator
+from udo_cli.platform import remote, sessions
 from udo_protocol.errors import SchemaError, StateLost, UsageError
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from udo_cli.given import OperatorConfig
+from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import boxed, isolated
 from udo_cli.packing.build import UnpackedOperator
 from udo_protocol.errors import NotFound, SchemaError, UsageError

@@ -29,9 +29,10 @@ from node_manager.manager import Manager
 from node_manager.proc import heeding
 from node_manager.rpc.service import CLOSE_GRACE_S, RpcServer
 from node_manager.settings import NodeSettings
-from udo_cli import local, output, throwaway
-from udo_cli.given import OperatorConfig
+from udo_cli.options.given import OperatorConfig
 from udo_cli.packing.build import Packed
+from udo_cli.platform import local, throwaway
+from udo_cli.text import output
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError, SchemaError, UsageError
 from udo_protocol.formats.manifest import Manifest

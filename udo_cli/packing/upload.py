@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from udo_cli.output import short, size
 from udo_cli.packing.image import BuiltImage
 from udo_cli.packing.provenance import PROVENANCE_TYPE
+from udo_cli.text.output import short, size
 from udo_protocol.errors import NotFound, ProtocolError
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.media_types import OCI_EMPTY

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from examples.applications import common
 from examples.applications.first_stories import oracle, source
-from udo_cli import remote
 from udo_cli.demo import platform as demo_platform
+from udo_cli.platform import remote
 from udo_interface import udo
 from udo_protocol.registry.api import Registry
 

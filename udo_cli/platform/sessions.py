@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from udo_cli import over_nodes, remote, usage
+from udo_cli.platform import over_nodes, remote, usage
 from udo_protocol.errors import NotFound, Unavailable, UsageError
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb

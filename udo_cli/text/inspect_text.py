@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from udo_cli import output
+from udo_cli.text import output
 
 Json = dict[str, Any]
 

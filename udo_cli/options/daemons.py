@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from node_manager.settings import NodeSettings
-from udo_cli.options import option
+from udo_cli.options.typed import option
 
 # The first start compiles modules and creates the database; later ones take about two seconds.
 START_TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from udo_cli import remote
+from udo_cli.platform import remote
 from udo_cli.settings import CliSettings
 from udo_protocol import ranges
 from udo_protocol.errors import NotFound, SlotBroken, Unavailable

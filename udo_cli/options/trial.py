@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from udo_cli.durations import Duration
 from udo_cli.exits import ExitCode
-from udo_cli.options import option
+from udo_cli.options.durations import Duration
+from udo_cli.options.typed import option
 
 Json = dict[str, Any]
 _SHOWN = 10
@@ -121,7 +121,7 @@ def progress(report: Json) -> str:
 
 def show(name: str, report: Json, examples: list[Json]) -> None:
     """Print the result of a diff: a table, the first differences, the first error."""
-    from udo_cli import output
+    from udo_cli.text import output
 
     r, serving = report, report["serving"]
     rows: list[tuple[str, Any, Any]] = [

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from udo_cli import over_nodes, slot_names
+from udo_cli.platform import over_nodes, slot_names
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, NotFound, UdoError, UsageError
 from udo_protocol.limits import MOST_KEY_GROUPS

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from udo_cli.options import option
+from udo_cli.options.typed import option
 from udo_protocol.errors import NotFound, UsageError
 
 _KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

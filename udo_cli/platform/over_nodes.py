@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from udo_cli import slot_names
+from udo_cli.platform import slot_names
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, ProtocolError
 from udo_protocol.limits import MOST_KEY_GROUPS

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from udo_cli.options import option
+from udo_cli.options.typed import option
 from udo_protocol.errors import UsageError
 from udo_protocol.limits import MOST_SLOTS
 

@@ -1,0 +1,1 @@
+"""The registry and the nodes as commands reach, start and stop them."""
