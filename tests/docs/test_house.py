@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes")
 # A longer file gives the reason in its first lines.
 MOST_LINES = 400
+MOST_PARAMETERS = 7
 
 
 def _sources(*folders: str) -> list[Path]:
@@ -21,6 +22,22 @@ def test_no_product_file_is_long_without_a_reason_in_its_first_lines() -> None:
         text = path.read_text("utf-8")
         reason = (ast.get_docstring(ast.parse(text)) or "").lower() if path.suffix == ".py" else "".join(text.splitlines()[:8])
         assert len(text.splitlines()) <= MOST_LINES or "lines" in reason, f"{path}: more than {MOST_LINES} lines, and no word why"
+
+
+def test_no_function_has_more_than_seven_parameters() -> None:
+    """What belongs together is a value with a name. `udo(...)` is what users write, with completion in a notebook."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in _sources(*PRODUCT)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and len(_parameters(node)) > MOST_PARAMETERS
+    ]
+    assert [f for f in found if not (f.startswith("udo_interface/spark/call.py") and f.endswith(" __call__"))] == []
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    a = function.args
+    return [p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs) if p.arg not in ("self", "cls")]
 
 
 def test_helpers_of_tests_are_imported_from_no_test() -> None:

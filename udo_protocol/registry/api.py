@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 from urllib.parse import quote
 
 from udo_protocol.errors import Unavailable
@@ -35,6 +35,21 @@ RESTORED_S = 600.0
 _PIECE = 1 << 20
 # An update's last event has one of these phases.
 FINAL = UPDATE_FINAL
+
+
+class DeployOptions(TypedDict, total=False):
+    """Options of a deployment; each left out, or None, has the registry's default. slots: on each node, with over_nodes in all. replicas:
+    of each slot, on other nodes. policy: for events that the operator fails on. limits, elasticity: by name."""
+
+    env: Mapping[str, str] | None
+    secrets: Mapping[str, str] | None
+    files: Mapping[str, bytes] | None
+    slots: int
+    over_nodes: bool
+    replicas: int
+    policy: str
+    limits: Mapping[str, float] | None
+    elasticity: Json | None
 
 
 class Registry(ContentClient, ApplicationsClient):
@@ -72,38 +87,13 @@ class Registry(ContentClient, ApplicationsClient):
         at}]}"""
         return self._json("GET", f"/api/v1/deployments/{_q(name)}")
 
-    def deploy(
-        self,
-        name: str,
-        operator: str,
-        version: str = "latest",
-        *,
-        env: Mapping[str, str] | None = None,
-        secrets: Mapping[str, str] | None = None,
-        files: Mapping[str, bytes] | None = None,
-        slots: int = 1,
-        over_nodes: bool = False,
-        policy: str = "fail",
-        limits: Mapping[str, float] | None = None,
-        elasticity: Json | None = None,
-        replicas: int = 0,
-    ) -> Json:
-        """Deploy with `slots` slots on each node (`over_nodes`: in all), each with `replicas` replicas on other nodes. Returns at once;
-        nodes report into `deployment(name)["nodes"]`. Repeating the same call is fine; a different one is a Conflict."""
-        body = {
-            "name": name,
-            "operator": operator,
-            "version": version,
-            "env": dict(env or {}),
-            "secrets": dict(secrets or {}),
-            "files": {path: base64.b64encode(content).decode() for path, content in (files or {}).items()},
-            "slots": slots,
-            "over_nodes": over_nodes,
-            "replicas": replicas,
-            "policy": policy,
-            "limits": dict(limits or {}),
-        } | ({"elasticity": elasticity} if elasticity else {})
-        return self._json("POST", "/api/v1/deployments", body, retry_s=BRIEFLY_S)
+    def deploy(self, name: str, operator: str, version: str = "latest", **options: Unpack[DeployOptions]) -> Json:
+        """Deploy an operator. Returns at once; nodes report into `deployment(name)["nodes"]`. Repeating the same call is fine; a different
+        one is a Conflict."""
+        files = {path: base64.b64encode(content).decode() for path, content in (options.pop("files", None) or {}).items()}
+        body = {name: value for name, value in options.items() if value is not None}
+        whole = {"name": name, "operator": operator, "version": version, "files": files, **body}
+        return self._json("POST", "/api/v1/deployments", whole, retry_s=BRIEFLY_S)
 
     def scale(self, name: str, slots: int | None = None, elasticity: Json | None = None, replicas: int | None = None) -> Json:
         """Set the number of slots on each node, the replicas of each, or the controllers' settings: `elasticity` = {mode: off | advise |
