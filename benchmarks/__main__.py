@@ -76,12 +76,13 @@ def _suite(name: str, text: str) -> click.Command:
         module = importlib.import_module(f"benchmarks.{name}")
         if name in FRESH:
             say(f"the same once more: --seed {seed}")
-        arguments: dict[str, Any] = {"quick": quick, "driver": driver, "seed": seed, **own}
+        arguments = {"quick": quick, "driver": driver, "seed": seed, **own}
         try:
             # A benchmark that is stopped (Ctrl-C, or `timeout`) stops what it has started, too.
             began, command = record.commit(), [name, *(a for a in sys.argv[2:] if a != "--json")]
             with interruptible():
-                made = record.stamp(name, command, arguments, module.run(**arguments), began)
+                found = module.run(**arguments)
+                made = record.stamp(name, command, arguments, found, began)
         except InvalidRun as e:
             print(f"benchmarks: the run is invalid: {e}", file=sys.stderr)
             sys.exit(EXIT_INVALID)
@@ -89,7 +90,7 @@ def _suite(name: str, text: str) -> click.Command:
         if as_json:
             print(json.dumps(made), flush=True)
         else:
-            tables.show(module.sections(made))
+            tables.show(module.sections(found))
 
     if name in WITH_OPTIONS:
         for option in reversed(importlib.import_module(f"benchmarks.{name}").OPTIONS):

@@ -91,6 +91,7 @@ _MENDED_S = 60.0
 # The capability of attacks by a pushed version: no driver is asked.
 ALWAYS = "always"
 NAMES = (*ATTACKS, *pushed.WORDS)
+STATES = ("blocked", "not_isolated", "succeeded")
 # Amounts beyond the operator's limits (benchmarks/operators/attack), yet bounded.
 PROCESSES, MEMORY_MIB, DISK_MIB = 600, 640, 160
 # Limits of the operator in a process of its own: its engine's memory counts too, and must not end an attack before it is made.
@@ -111,6 +112,20 @@ OPTIONS = [
     click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver."),
     click.option("--only", multiple=True, type=click.Choice(NAMES), metavar="ATTACK", help="This one; may be repeated.  [default: all]"),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The attacks by result; `achieved`: in words, of those that were not blocked. only: those that were asked for, none: all."""
+
+    driver: str
+    isolation: str | None = None
+    only: list[str] | None = None
+    blocked: list[str]
+    not_isolated: list[str]
+    succeeded: list[str]
+    achieved: dict[str, str]
+    capabilities: dict[str, bool | str]
 
 
 @dataclass
@@ -136,16 +151,21 @@ class Scene:
         """Connect to the queue server with the node manager's login."""
         return contextlib.closing(access.connect(self.platform.home.node, "queue"))
 
-    def arguments(self, attack: str) -> dict[str, Any]:
-        """Return everything that an attacker could wish to know."""
+    @property
+    def key(self) -> str:
+        """A key of the victim's, which is there."""
+        return f"{SlotKeys(VICTIM, 0)}schema:{self.token}"
+
+    def arguments(self, attack: str, aimed: list[int]) -> str:
+        """Return everything that an attacker could wish to know, as JSON; `aimed`: the processes to kill."""
         node = self.platform.home.node
         passwords = [node / "servers" / "access.json", *(node / "instances").glob("*/.password")]
         sockets = ["/var/run/docker.sock", "/run/docker.sock", str(node / "node.sock"), str(self.outside / "s")]
-        places: dict[str, dict[str, Any]] = {
+        places: dict[str, dict[str, object]] = {
             "docker_socket": {"sockets": sockets},
             "write_root": {"directories": ["/", "/usr", "/etc", "/var", ".", *self.looked_at()], "looked_at": self.looked_at()},
             "read_host_files": {"secrets": [str(self.outside / "secret"), str(self.platform.home.token_file), str(node / "wanted.json")]},
-            "kill_neighbour": {"pids": self.victim_pids() if attack == "kill_neighbour" else []},
+            "kill_neighbour": {"pids": aimed},
             "text_beyond": {"end": 1 << 30},
             "many_rows": {"rows": 100_000_000},
             "compressed_bomb": {"mebibytes": 128},
@@ -156,16 +176,16 @@ class Scene:
             **{attack: {"prefix": SlotKeys(OPERATOR, 0).prefix} for attack in OWN_KEYS},
             "exhaust_disk": {"mebibytes": DISK_MIB, "directories": [".", "/tmp", "/dev/shm", "/var/tmp", str(self.outside)]},
         }
-        return {
+        told = {
             "token": self.token,
             "addresses": sorted({"127.0.0.1", *_own_addresses()}),
             "tcp_port": self.tcp.getsockname()[1],
             "udp_port": self.udp.getsockname()[1],
-            "key": f"{SlotKeys(VICTIM, 0)}schema:{self.token}",
+            "key": self.key,
             "passwords": list(map(str, passwords)),
             "queue": str(node / "run" / "queue.sock"),
-            **places.get(attack, {}),
         }
+        return json.dumps(told | places.get(attack, {}))
 
 
 def _own_addresses() -> list[str]:
@@ -187,26 +207,30 @@ def scene(driver: str, sandbox: str, isolation: str) -> Iterator[Scene]:
         unix.bind(str(Path(name) / "s"))
         unix.listen()
         (Path(name) / "secret").write_text("secret")
-        own: dict[str, Any] = {"isolation": "process", "limits": OWN_LIMITS} if isolation == "process" else {}
-        for operator, otherwise in ((VICTIM, {}), (OPERATOR, own)):
-            p.push(operator, "1", **otherwise)
+        p.push(VICTIM, "1")
+        if isolation == "process":
+            p.push(OPERATOR, "1", isolation="process", limits=OWN_LIMITS)
+        else:
+            p.push(OPERATOR, "1")
+        for operator in (VICTIM, OPERATOR):
             p.deploy(operator, operator)
         s = Scene(p, Path(name), tcp, udp)
         with s.queue() as queue:
-            queue.call("SET", f"{SlotKeys(VICTIM, 0)}schema:{s.token}", s.token)
+            queue.call("SET", s.key, s.token)
         yield s
 
 
 def carry_out(s: Scene, attack: str) -> str:
     """Carry out an attack; return its result in words, '' if it was blocked."""
-    arguments = s.arguments(attack)
+    aimed = s.victim_pids() if attack == "kill_neighbour" else []
+    arguments = s.arguments(attack, aimed)
     if ATTACKS[attack] == CALLER:
         return call(s, attack, arguments)
     answers: list[str] = []
     try:
         with connect(OPERATOR, node=s.platform.node_socket) as client:
             client.add_listener(lambda e: answers.append(e["result"]))
-            client.send({"attack": attack, "arguments": json.dumps(arguments)})
+            client.send({"attack": attack, "arguments": arguments})
             client.flush(_ANSWER_S)
     except OperatorError as e:
         if "killed: " not in str(e) and attack not in OWN_KEYS:
@@ -214,12 +238,12 @@ def carry_out(s: Scene, attack: str) -> str:
         say(f"  {(str(e).partition('killed: ')[2] or str(e)).splitlines()[0]}")
     except PeerError as e:  # the attack has deleted its own answer
         say(f"  {e}")
-    return _seen(s, attack, arguments, json.loads(answers[0]) if answers else [])
+    return _seen(s, attack, aimed, json.loads(answers[0]) if answers else [])
 
 
-def call(s: Scene, attack: str, arguments: dict[str, Any]) -> str:
+def call(s: Scene, attack: str, arguments: str) -> str:
     """Return the harm done to a caller: '' if it got a typed error of readable length."""
-    command = [sys.executable, "-m", "benchmarks.caller", s.platform.node_socket, OPERATOR, attack, json.dumps(arguments)]
+    command = [sys.executable, "-m", "benchmarks.caller", s.platform.node_socket, OPERATOR, attack, arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_CALLER_S, check=False)
     except subprocess.TimeoutExpired:
@@ -236,7 +260,7 @@ def call(s: Scene, attack: str, arguments: dict[str, Any]) -> str:
     return f"an error of {len(found['error'])} characters" if len(found["error"]) > _ERROR_CHARS else ""
 
 
-def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -> str:
+def _seen(s: Scene, attack: str, aimed: list[int], claims: list[str]) -> str:
     """Return the result as seen from outside where it can be, whatever the operator claims."""
     if attack in OWN_KEYS:
         return _blinded(s)
@@ -252,13 +276,13 @@ def _seen(s: Scene, attack: str, arguments: dict[str, Any], claims: list[str]) -
         return ""
     if attack == "kill_neighbour":
         deadline = time.monotonic() + (_DEATH_S if claims else 0)  # a killed process takes a moment to disappear
-        while not (dead := [pid for pid in arguments["pids"] if not _alive(pid)]) and time.monotonic() < deadline:
+        while not (dead := [pid for pid in aimed if not _alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.01)
         return f"killed {dead}" if dead else ""
     if attack in ("config", "flushall"):
         with s.queue() as queue:
             changed = bytes(queue.call("CONFIG", "GET", "slowlog-max-len")[1]) == b"7"
-            gone = queue.call("EXISTS", arguments["key"]) == 0
+            gone = queue.call("EXISTS", s.key) == 0
         return (achieved or "it happened") if (changed if attack == "config" else gone) else ""
     if attack == "exhaust_disk":
         deadline = time.monotonic() + _CUT_S  # the kernel bounds a file, and the node manager cuts it as soon as it looks
@@ -290,7 +314,7 @@ def _blinded(s: Scene) -> str:
         list(node.dead_letters())
         return slots[VICTIM].state == slots[OPERATOR].state == "owner"  # the victim may just have been killed (kill_neighbour)
 
-    def answers(operator: str, event: dict[str, Any]) -> bool:
+    def answers(operator: str, event: dict[str, object]) -> bool:
         with contextlib.suppress(PeerError), connect(operator, node=s.platform.node_socket) as client:
             client.send(event)
             client.flush(_MENDED_S)
@@ -312,9 +336,7 @@ def _alive(pid: int) -> bool:
     return False
 
 
-def run(
-    *, quick: bool, driver: str, seed: int, sandbox: str = "auto", isolation: str = "shared", only: Collection[str] = ()
-) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto", isolation: str = "shared", only: Collection[str] = ()) -> Figures:
     """Carry out every attack, or each of `only`, once; `quick` changes nothing. InvalidRun if one succeeds against the driver's claim."""
     tried = [a for a in NAMES if a in (only or NAMES)]
     with scene(driver, sandbox, isolation) as s:
@@ -330,18 +352,18 @@ def run(
             outcomes[attack] = carry_out(s, attack)
     outside = (*pushed.WORDS, *(a for a, by in ATTACKS.items() if by == CALLER))  # no driver is asked
     states = {a: _state(achieved, a in outside or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
-    found: dict[str, Any] = {state: [a for a in tried if states[a] == state] for state in ("blocked", "not_isolated", "succeeded")}
+    found = {state: [a for a in tried if states[a] == state] for state in STATES}
     if found["succeeded"]:
         lies = "; ".join(f"{a} ({ATTACKS.get(a, ALWAYS)}): {outcomes[a]}" for a in found["succeeded"])
         raise InvalidRun(f"the {driver} driver claims to prevent what succeeded: {lies}")
-    return {
-        "driver": driver,
-        "isolation": isolation,
-        "only": list(only),
+    return Figures(
+        driver=driver,
+        isolation=isolation,
+        only=list(only),
         **found,
-        "achieved": {a: w for a, w in outcomes.items() if w},
-        "capabilities": capabilities,
-    }
+        achieved={a: w for a, w in outcomes.items() if w},
+        capabilities=capabilities,
+    )
 
 
 def _state(achieved: str, claimed: bool) -> str:
@@ -350,18 +372,18 @@ def _state(achieved: str, claimed: bool) -> str:
     return "succeeded" if claimed else "not_isolated"
 
 
-def refusals(runs: Iterable[dict[str, Any]]) -> Section:
+def refusals(runs: Iterable[Figures]) -> Section:
     """The results of the hostile versions in the newest run, whatever the driver."""
     *_, newest = runs
-    rows = [(what, "blocked" if name in newest["blocked"] else "not tried") for name, what in pushed.WORDS.items()]
+    rows = [(what, "blocked" if name in newest.blocked else "not tried") for name, what in pushed.WORDS.items()]
     return Section("Pushed versions", ("a layer with", "result"), rows)
 
 
-def comparison(runs: Iterable[dict[str, Any]]) -> Section:
+def comparison(runs: Iterable[Figures]) -> Section:
     """The newest run of each way to run operators, side by side."""
     drivers = {"docker": "docker", "bubblewrap": "process, bubblewrap", "Landlock": "process, Landlock", "none": "process, none"}
     columns = drivers | {f"{way}, own": f"{title}, own process" for way, title in drivers.items()}
-    newest = {_way(r): {a: s for s in ("blocked", "not_isolated") for a in r[s]} for r in runs}
+    newest = {_way(r): _by_attack(r) for r in runs}
     ways = [w for w in columns if w in newest]
     rows = [
         (
@@ -374,15 +396,20 @@ def comparison(runs: Iterable[dict[str, Any]]) -> Section:
     return Section("What came of each", ("attack", "capability", *(columns[w] for w in ways)), rows)
 
 
-def _way(record: dict[str, Any]) -> str:
-    remark = record["capabilities"]["remark"]
+def _by_attack(f: Figures) -> dict[str, str]:
+    """The result of each attack."""
+    return {a: state for state, of in zip(STATES, (f.blocked, f.not_isolated, f.succeeded), strict=True) for a in of}
+
+
+def _way(f: Figures) -> str:
+    remark = str(f.capabilities["remark"])
     way = next((name for name in ("bubblewrap", "Landlock") if remark.startswith(f"sandbox: {name}")), "none")
-    return ("docker" if record["driver"] == "docker" else way) + (", own" if record.get("isolation") == "process" else "")
+    return ("docker" if f.driver == "docker" else way) + (", own" if f.isolation == "process" else "")
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """The table of attacks."""
-    names = {a: state for state in ("blocked", "not_isolated", "succeeded") for a in record[state]}
-    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS.get(a, ALWAYS), record["achieved"].get(a, "")) for a in names]
-    title = f"Attacks on the {record['driver']} driver"
-    return [Section(title, ("attack", "result", "capability", "achieved"), rows, record["capabilities"].get("remark", ""))]
+    names = _by_attack(f)
+    rows = [(a.replace("_", " "), names[a].replace("_", " "), ATTACKS.get(a, ALWAYS), f.achieved.get(a, "")) for a in names]
+    title = f"Attacks on the {f.driver} driver"
+    return [Section(title, ("attack", "result", "capability", "achieved"), rows, str(f.capabilities.get("remark", "")))]

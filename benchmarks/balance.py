@@ -9,13 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import click
 import numpy as np
+from pydantic import Field
 
 from benchmarks import engines, record
 from benchmarks.bringup import platform, say
+from benchmarks.quantiles import medians
+from benchmarks.record import Record
 from benchmarks.rules import InvalidRun
 from benchmarks.simulated import stories
 from benchmarks.simulated.engines import Outcome, Phase, Setup, zipf_phases
@@ -43,6 +47,86 @@ class Contender:
     live: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Balanced:
+    """One policy on one stream, beside static key grouping and beside what whole keys allow (`bound`, × key grouping)."""
+
+    throughput_vs_kg: float
+    throughput_vs_kg_skewed: float
+    throughput_vs_bound: float
+    bound: float
+    events_moved: float
+    imbalance_mean: float
+    imbalance_mean_skewed: float
+    keys_moved_percent: float
+    keys_moved_percent_max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnEngines(Balanced):
+    """On real engines; medians of the rounds."""
+
+    events_per_s_skewed: float
+    rebalances: float
+    rebalance_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modelled(Balanced):
+    """On a model of engines."""
+
+    events: int
+    rebalances: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detected:
+    """The first stories that a policy detects in the tweets."""
+
+    events_detected: int
+    events_expected: int
+    events_false: int
+    events_missed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated(Modelled, Detected):
+    """All simulated figures of a policy."""
+
+
+@dataclass(frozen=True)
+class Tweets:
+    """The number of tweets, and whether they come from a file or were generated."""
+
+    rows: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedFigures:
+    """By policy, at the exponents 1.5 and 1.2 and on the tweets' keys in their own order; processor time of decisions."""
+
+    simulated: Literal[True]
+    tweets: Tweets
+    policies: dict[str, Simulated]
+    policies_12: Annotated[dict[str, Simulated], Field(alias="policies_1.2")]
+    policies_own_order: dict[str, Simulated]
+    decision_ms_at_scale: float
+    decision_ms_by_policy: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveFigures:
+    """By policy, at the exponents 1.5 and 1.2. timeline: per epoch of the first, by policy. model: the simulated run."""
+
+    simulated: Literal[False]
+    policies: dict[str, OnEngines]
+    timeline: dict[str, list[list[float]]]
+    policies_12: Annotated[dict[str, OnEngines], Field(alias="policies_1.2")]
+    model: SimulatedFigures | None = None
+
+
+Figures = LiveFigures | SimulatedFigures
 CONTENDERS = {
     "KG": Contender("KG"),
     "KG6": Contender("KG", engines=ENGINES + 1),
@@ -79,38 +163,43 @@ OPTIONS = [
 ]
 
 
-def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None, own: Sequence[str]) -> dict[str, Any]:
-    """Return the record's figures: `policies` at ε = 1.5, `policies_1.2`; simulated, also `policies_own_order` on the tweets' keys."""
+def run(quick: bool, driver: str, seed: int, simulated: bool, tweets: str | None, own: Sequence[str]) -> Figures:
+    """Run the contenders."""
     contenders = CONTENDERS | {name: Contender(name) for name in own}
     if not simulated:
         chosen = {name: contenders[name] for name in (*(QUICK_LIVE if quick else LIVE), *own)}
         return _live(chosen, driver, seed, quick)
     setup = Setup(events_divisor=QUICK_DIVISOR if quick else FULL_DIVISOR)
     texts = (
-        stories.from_parquet(tweets, QUICK_TWEETS if quick else None)
+        stories.from_parquet(Path(tweets), QUICK_TWEETS if quick else None)
         if tweets
         else stories.generated(QUICK_TWEETS if quick else FULL_TWEETS, seed)
     )
     vectors = [stories.vector(t) for t in texts]
     keys = stories.lsh_keys(vectors)
     detected = _detected(contenders, vectors, keys.tolist(), seed)
-    figures: dict[str, Any] = {"simulated": True, "tweets": {"rows": len(texts), "source": "file" if tweets else "generated"}}
-    streams = {f"_{skew}": zipf_phases(setup, skew, EVEN, ENGINES + 1, MINUTES, seed) for skew in SKEWS}
-    streams["_own_order"] = [Phase(keys, sum(MINUTES) * 60, True)]
-    for name, phases in streams.items():
-        made = _stream(setup, phases, contenders, seed)
-        figures["policies" if name == f"_{SKEWS[0]}" else f"policies{name}"] = {p: made[p] | detected[p] for p in contenders}
+    streams = [zipf_phases(setup, skew, EVEN, ENGINES + 1, MINUTES, seed) for skew in SKEWS]
+    made = [_stream(setup, phases, contenders, seed) for phases in (*streams, [Phase(keys, sum(MINUTES) * 60, True)])]
+    found = [{name: Simulated(**vars(of), **vars(detected[name])) for name, of in stream.items()} for stream in made]
     by_policy = {name: _decision_ms(name, seed) for name in ("DLB-H", "DLB-L")}
-    return {**figures, "decision_ms_at_scale": max(by_policy.values()), "decision_ms_by_policy": by_policy}
+    return SimulatedFigures(
+        simulated=True,
+        tweets=Tweets(len(texts), "file" if tweets else "generated"),
+        policies=found[0],
+        policies_12=found[1],
+        policies_own_order=found[2],
+        decision_ms_at_scale=max(by_policy.values()),
+        decision_ms_by_policy=by_policy,
+    )
 
 
-def _live(contenders: dict[str, Contender], driver: str, seed: int, quick: bool) -> dict[str, Any]:
+def _live(contenders: dict[str, Contender], driver: str, seed: int, quick: bool) -> LiveFigures:
     """Run the contenders in turn, round by round, on the same stream; each figure is the median of its rounds."""
-    figures: dict[str, Any] = {"simulated": False}
+    found, timelines = list[dict[str, OnEngines]](), list[dict[str, list[list[float]]]]()
     with platform(driver) as p:
         p.push(engines.OPERATOR, "1")
         for skew in SKEWS:
-            rounds, timelines = [], {}
+            rounds: list[dict[str, OnEngines]] = []
             for number in range(QUICK_ROUNDS if quick else ROUNDS):
                 stream = engines.phases(skew, EVEN, QUICK_SECONDS if quick else SECONDS, DRAWN_PER_S, seed + number)
                 played = {}
@@ -121,33 +210,30 @@ def _live(contenders: dict[str, Contender], driver: str, seed: int, quick: bool)
                         p, f"round{number}-{name.lower()}-{skew:g}".replace(".", "-"), stream, c.engines, policy, limits
                     )
                     say(f"ε = {skew:g}, round {number + 1}: {name} {played[name].rate(True):,.0f} events/s in the skewed parts")
-                timelines = timelines or {name: o.timeline for name, o in played.items()}
+                timelines.append({name: o.timeline for name, o in played.items()})
                 rounds.append({name: _live_figures(o, played["KG"], contenders[name].engines) for name, o in played.items()})
-            median = {name: {k: float(np.median([r[name][k] for r in rounds])) for k in rounds[0][name]} for name in contenders}
-            figures["policies" if skew == SKEWS[0] else f"policies_{skew}"] = median
-            figures.setdefault("timeline", timelines)
-    return figures
+            found.append({name: medians([r[name] for r in rounds], 4) for name in contenders})
+    return LiveFigures(simulated=False, policies=found[0], timeline=timelines[0], policies_12=found[1])
 
 
-def _live_figures(o: engines.Outcome, kg: engines.Outcome, count_of: int) -> dict[str, float]:
+def _live_figures(o: engines.Outcome, kg: engines.Outcome, count_of: int) -> OnEngines:
     ratio = o.rate(True) / kg.rate(True)
     bound = _bound(kg.engine_load, kg.key_load, count_of)
-    return {
-        "events_per_s_skewed": round(o.rate(True)),
-        "throughput_vs_kg": round(
-            sum(o.events.values()) / sum(o.seconds.values()) / (sum(kg.events.values()) / sum(kg.seconds.values())), 3
-        ),
-        "throughput_vs_kg_skewed": round(ratio, 3),
-        "throughput_vs_bound": round(ratio / bound, 3),
-        "bound": round(bound, 3),
-        "rebalances": len(o.moved),
-        "events_moved": o.events_moved,
-        "imbalance_mean": round(float(np.mean(o.imbalance[True] + o.imbalance[False])), 1),
-        "imbalance_mean_skewed": round(float(np.mean(o.imbalance[True])), 1),
-        "keys_moved_percent": round(100 * float(np.mean(o.moved)) / engines.KEYS, 2) if o.moved else 0.0,
-        "keys_moved_percent_max": round(100 * max(o.moved) / engines.KEYS, 2) if o.moved else 0.0,
-        "rebalance_ms": round(1000 * float(np.median(o.moves_s)), 1) if o.moves_s else 0.0,
-    }
+    all_events_per_s, kg_per_s = (sum(x.events.values()) / sum(x.seconds.values()) for x in (o, kg))
+    return OnEngines(
+        events_per_s_skewed=round(o.rate(True)),
+        throughput_vs_kg=round(all_events_per_s / kg_per_s, 3),
+        throughput_vs_kg_skewed=round(ratio, 3),
+        throughput_vs_bound=round(ratio / bound, 3),
+        bound=round(bound, 3),
+        rebalances=len(o.moved),
+        events_moved=o.events_moved,
+        imbalance_mean=round(float(np.mean(o.imbalance[True] + o.imbalance[False])), 1),
+        imbalance_mean_skewed=round(float(np.mean(o.imbalance[True])), 1),
+        keys_moved_percent=round(100 * float(np.mean(o.moved)) / engines.KEYS, 2) if o.moved else 0.0,
+        keys_moved_percent_max=round(100 * max(o.moved) / engines.KEYS, 2) if o.moved else 0.0,
+        rebalance_ms=round(1000 * float(np.median(o.moves_s)), 1) if o.moves_s else 0.0,
+    )
 
 
 def _limits(c: Contender, keys: int) -> BalanceLimits:
@@ -161,7 +247,7 @@ def _bound(engine_load: np.ndarray, key_load: np.ndarray, count_of: int) -> floa
     return float(engine_load.max() / total / max(key_load.max() / total, 1 / count_of))
 
 
-def _stream(setup: Setup, phases: Sequence[Phase], contenders: dict[str, Contender], seed: int) -> dict[str, dict[str, Any]]:
+def _stream(setup: Setup, phases: Sequence[Phase], contenders: dict[str, Contender], seed: int) -> dict[str, Modelled]:
     outcomes = {}
     for name, c in contenders.items():
         found = policies.find(c.kind, c.policy)
@@ -173,24 +259,24 @@ def _stream(setup: Setup, phases: Sequence[Phase], contenders: dict[str, Contend
     return {name: _figures(o, kg, possible[contenders[name].engines], setup.keys) for name, o in outcomes.items()}
 
 
-def _figures(o: Outcome, kg: Outcome, possible: float, keys: int) -> dict[str, Any]:
+def _figures(o: Outcome, kg: Outcome, possible: float, keys: int) -> Modelled:
     ratio = o.skewed_events / kg.skewed_events
-    return {
-        "events": o.events,
-        "throughput_vs_kg": round(o.events / kg.events, 3),
-        "throughput_vs_kg_skewed": round(ratio, 3),
-        "throughput_vs_bound": round(ratio / possible, 3),
-        "bound": round(possible, 3),
-        "rebalances": len(o.moved),
-        "events_moved": o.events_moved,
-        "imbalance_mean": round(float(np.mean(o.imbalance)), 1),
-        "imbalance_mean_skewed": round(float(np.mean(o.imbalance_skewed)), 1),
-        "keys_moved_percent": round(100 * float(np.mean(o.moved)) / keys, 2) if o.moved else 0.0,
-        "keys_moved_percent_max": round(100 * max(o.moved) / keys, 2) if o.moved else 0.0,
-    }
+    return Modelled(
+        events=o.events,
+        throughput_vs_kg=round(o.events / kg.events, 3),
+        throughput_vs_kg_skewed=round(ratio, 3),
+        throughput_vs_bound=round(ratio / possible, 3),
+        bound=round(possible, 3),
+        rebalances=len(o.moved),
+        events_moved=o.events_moved,
+        imbalance_mean=round(float(np.mean(o.imbalance)), 1),
+        imbalance_mean_skewed=round(float(np.mean(o.imbalance_skewed)), 1),
+        keys_moved_percent=round(100 * float(np.mean(o.moved)) / keys, 2) if o.moved else 0.0,
+        keys_moved_percent_max=round(100 * max(o.moved) / keys, 2) if o.moved else 0.0,
+    )
 
 
-def _detected(contenders: dict[str, Contender], tweets: list[stories.Vector], keys: list[int], seed: int) -> dict[str, dict[str, int]]:
+def _detected(contenders: dict[str, Contender], tweets: list[stories.Vector], keys: list[int], seed: int) -> dict[str, Detected]:
     expected = stories.first_stories(tweets, keys)
     figures = {}
     for name, c in contenders.items():
@@ -202,12 +288,12 @@ def _detected(contenders: dict[str, Contender], tweets: list[stories.Vector], ke
                 raise InvalidRun(f"{name} reports {len(got)} stories, {len(got - expected)} of them false; one process {len(expected)}")
         else:
             got = stories.detect(tweets, keys, c.engines, found(c.engines, seed).route, None, REVIEW_TWEETS)
-        figures[name] = {
-            "events_detected": len(got),
-            "events_expected": len(expected),
-            "events_false": len(got - expected),
-            "events_missed": len(expected - got),
-        }
+        figures[name] = Detected(
+            events_detected=len(got),
+            events_expected=len(expected),
+            events_false=len(got - expected),
+            events_missed=len(expected - got),
+        )
     return figures
 
 
@@ -240,19 +326,19 @@ def _decision_ms(name: str, seed: int) -> float:
     return round(float(np.median(took[1:])), 1)
 
 
-def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def together(records: list[Record]) -> Record | None:
     """Return the newest run on real engines, with the newest simulated one as its `model`. Full runs come before quick ones."""
     return record.beside_its_model(records)
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """One table per stream; for a simulated run also one for the stories."""
-    if not made["simulated"]:
-        return _live_sections(made) + (sections(made["model"]) if "model" in made else [])
-    titles = {
-        "policies": "Zipf 0.2 / 1.5 alternating",
-        "policies_1.2": "Zipf 0.2 / 1.2 alternating",
-        "policies_own_order": f"Tweets in their own order ({made['tweets']['source']})",
+    if isinstance(f, LiveFigures):
+        return _live_sections(f) + (sections(f.model) if f.model else [])
+    streams = {
+        "Zipf 0.2 / 1.5 alternating": f.policies,
+        "Zipf 0.2 / 1.2 alternating": f.policies_12,
+        f"Tweets in their own order ({f.tweets.source})": f.policies_own_order,
     }
     header = (
         "policy",
@@ -266,29 +352,29 @@ def sections(made: dict[str, Any]) -> list[Section]:
         "events moved",
     )
     found = []
-    for key, title in titles.items():
+    for title, stream in streams.items():
         rows = [
             (
                 name,
-                f"{p['throughput_vs_kg_skewed']:.3f}",
-                f"{p['throughput_vs_bound']:.3f}",
-                f"{p['throughput_vs_kg']:.3f}",
-                f"{p['imbalance_mean']:.1f}",
-                f"{p['imbalance_mean_skewed']:.1f}",
-                str(p["rebalances"]),
-                f"{p['keys_moved_percent']:.1f} ({p['keys_moved_percent_max']:.1f})",
-                count(p["events_moved"]),
+                f"{p.throughput_vs_kg_skewed:.3f}",
+                f"{p.throughput_vs_bound:.3f}",
+                f"{p.throughput_vs_kg:.3f}",
+                f"{p.imbalance_mean:.1f}",
+                f"{p.imbalance_mean_skewed:.1f}",
+                str(p.rebalances),
+                f"{p.keys_moved_percent:.1f} ({p.keys_moved_percent_max:.1f})",
+                count(p.events_moved),
             )
-            for name, p in made[key].items()
+            for name, p in stream.items()
         ]
         found.append(Section(f"Simulated: {title}", header, rows))
-    rows = [(n, str(p["events_detected"]), str(p["events_false"]), str(p["events_missed"])) for n, p in made["policies"].items()]
-    remark = f"One process detects {next(iter(made['policies'].values()))['events_expected']} in {made['tweets']['rows']} tweets. "
-    remark += f"A decision over 1 M keys and 1,000 engines takes {made['decision_ms_at_scale']:g} ms of processor time."
-    return [*found, Section("First stories detected", ("policy", "reported", "false", "missed"), rows, remark)]
+    detected = [(n, str(p.events_detected), str(p.events_false), str(p.events_missed)) for n, p in f.policies.items()]
+    remark = f"One process detects {next(iter(f.policies.values())).events_expected} in {f.tweets.rows} tweets. "
+    remark += f"A decision over 1 M keys and 1,000 engines takes {f.decision_ms_at_scale:g} ms of processor time."
+    return [*found, Section("First stories detected", ("policy", "reported", "false", "missed"), detected, remark)]
 
 
-def _live_sections(made: dict[str, Any]) -> list[Section]:
+def _live_sections(f: LiveFigures) -> list[Section]:
     header = (
         "policy",
         "events/s, skewed",
@@ -302,21 +388,21 @@ def _live_sections(made: dict[str, Any]) -> list[Section]:
         "ms",
     )
     found = []
-    for skew in SKEWS:
+    for skew, policies_of in zip(SKEWS, (f.policies, f.policies_12), strict=True):
         rows = [
             (
                 name,
-                count(p["events_per_s_skewed"]),
-                f"{p['throughput_vs_kg_skewed']:.3f}",
-                f"{p['throughput_vs_bound']:.3f}",
-                f"{p['throughput_vs_kg']:.3f}",
-                f"{p['imbalance_mean']:.1f}",
-                f"{p['imbalance_mean_skewed']:.1f}",
-                f"{p['rebalances']:g}",
-                f"{p['keys_moved_percent']:.1f} ({p['keys_moved_percent_max']:.1f})",
-                f"{p['rebalance_ms']:,.0f}",
+                count(p.events_per_s_skewed),
+                f"{p.throughput_vs_kg_skewed:.3f}",
+                f"{p.throughput_vs_bound:.3f}",
+                f"{p.throughput_vs_kg:.3f}",
+                f"{p.imbalance_mean:.1f}",
+                f"{p.imbalance_mean_skewed:.1f}",
+                f"{p.rebalances:g}",
+                f"{p.keys_moved_percent:.1f} ({p.keys_moved_percent_max:.1f})",
+                f"{p.rebalance_ms:,.0f}",
             )
-            for name, p in made["policies" if skew == SKEWS[0] else f"policies_{skew}"].items()
+            for name, p in policies_of.items()
         ]
         remark = "ms: from the decision of a rebalance until its keys are in their new slots; the stream goes on meanwhile."
         found.append(Section(f"Real engines: Zipf {EVEN} / {skew} alternating", header, rows, remark))

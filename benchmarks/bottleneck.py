@@ -5,13 +5,14 @@ Compares the fuzzy detection with a threshold on mean CPU use, as in Kubernetes'
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 import numpy as np
 
 from benchmarks import injected, record
 from benchmarks.bringup import platform, say
+from benchmarks.record import Record
 from benchmarks.simulated.bottlenecks import INTERVAL_S, KINDS, OPERATORS, Episode, play
 from benchmarks.tables import Section
 from elasticity.bottleneck import fuzzy
@@ -29,6 +30,27 @@ OPTIONS = [
     click.option("--simulated", is_flag=True, help="On a simulated clock, many episodes; the figures are labelled so."),
     click.option("--rounds", type=click.IntRange(1), help="On real deployments: how often each kind is injected."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """One detector's hits and false alarms; `delay_s`: the median, None without a hit."""
+
+    hit_rate: float
+    false_alarm_rate: float
+    delay_s: float | None
+    hit_rate_by_kind: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Detector):
+    """Those of the fuzzy detection, and beside them those of the threshold. interval_s: of real deployments; model: the simulated run."""
+
+    simulated: bool
+    episodes: int
+    interval_s: float | None = None
+    threshold_baseline: Detector
+    model: Figures | None = None
 
 
 class _Watched:
@@ -55,7 +77,7 @@ class _Watched:
                 self.threshold[o].append(t)
 
 
-def run(quick: bool, driver: str, seed: int, simulated: bool, rounds: int | None) -> dict[str, Any]:
+def run(quick: bool, driver: str, seed: int, simulated: bool, rounds: int | None) -> Figures:
     """Return the record's figures."""
     rng = np.random.default_rng(seed)
     if not simulated:
@@ -65,10 +87,11 @@ def run(quick: bool, driver: str, seed: int, simulated: bool, rounds: int | None
         for kind in KINDS:
             watched = _Watched()
             found.append((play(kind, rng, watched.see), watched))
-    return {"simulated": True, "episodes": len(found), **_detectors(found, INTERVAL_S, DEADLINE_S)}
+    fuzzy_detector, baseline = _detectors(found, INTERVAL_S, DEADLINE_S)
+    return Figures(**vars(fuzzy_detector), simulated=True, episodes=len(found), threshold_baseline=baseline)
 
 
-def _live(quick: bool, driver: str, rng: np.random.Generator, rounds: int) -> dict[str, Any]:
+def _live(quick: bool, driver: str, rng: np.random.Generator, rounds: int) -> Figures:
     """Play episodes on real deployments, two at the same time to save time."""
     bad, found = injected.QUICK_BAD if quick else injected.BAD, list[tuple[Episode, _Watched]]()
     with platform(driver, decide_s=injected.DECIDE_S) as p:
@@ -79,23 +102,25 @@ def _live(quick: bool, driver: str, rng: np.random.Generator, rounds: int) -> di
                 watched = {name: _Watched(1) for name in injected.SLOTS}
                 episodes = injected.play(p, kinds, rng, bad, lambda name, t, slots: watched[name].see(t, [slots]))  # noqa: B023
                 found += zip(episodes, watched.values(), strict=True)
-    figures = _detectors(found, injected.INTERVAL_S, bad * injected.INTERVAL_S)
-    return {"simulated": False, "episodes": len(found), "interval_s": injected.INTERVAL_S, **figures}
+    interval_s = injected.INTERVAL_S
+    fuzzy_detector, baseline = _detectors(found, interval_s, bad * interval_s)
+    return Figures(**vars(fuzzy_detector), simulated=False, episodes=len(found), interval_s=interval_s, threshold_baseline=baseline)
 
 
-def _detectors(found: list[tuple[Episode, _Watched]], interval_s: float, deadline_s: float) -> dict[str, Any]:
-    judged = {name: _judge([(e, getattr(w, name)) for e, w in found], interval_s, deadline_s) for name in ("fuzzy", "threshold")}
-    return {**judged["fuzzy"], "threshold_baseline": judged["threshold"]}
+def _detectors(found: list[tuple[Episode, _Watched]], interval_s: float, deadline_s: float) -> tuple[Detector, Detector]:
+    """Judge the fuzzy detection and the threshold."""
+    return (
+        _judge([(episode, watched.fuzzy) for episode, watched in found], interval_s, deadline_s),
+        _judge([(episode, watched.threshold) for episode, watched in found], interval_s, deadline_s),
+    )
 
 
-def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def together(records: list[Record]) -> Record | None:
     """Return the newest run on real deployments, with the newest simulated one as its `model`. Full runs come before quick ones."""
     return record.beside_its_model(records)
 
 
-def _judge(
-    reports: list[tuple[Episode, list[list[int]]]], interval_s: float = INTERVAL_S, deadline_s: float = DEADLINE_S
-) -> dict[str, Any]:
+def _judge(reports: list[tuple[Episode, list[list[int]]]], interval_s: float = INTERVAL_S, deadline_s: float = DEADLINE_S) -> Detector:
     """Compute hit and false-alarm rates. Hit: the slow operator was reported within deadline_s. False alarm: an operator was reported
     that was not slow at that time."""
     delays: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -113,31 +138,31 @@ def _judge(
                     delays[episode.kind].append(delay)
     hits = [d for ds in delays.values() for d in ds]
     injected = sum(n for kind, n in of.items() if kind != "none")
-    return {
-        "hit_rate": round(len(hits) / injected, 4),
-        "false_alarm_rate": round(false / judged, 4),
-        "delay_s": float(np.median(hits)) if hits else None,
-        "hit_rate_by_kind": {kind: round(len(delays[kind]) / n, 3) for kind, n in of.items() if n and kind != "none"},
-    }
+    return Detector(
+        hit_rate=round(len(hits) / injected, 4),
+        false_alarm_rate=round(false / judged, 4),
+        delay_s=float(np.median(hits)) if hits else None,
+        hit_rate_by_kind={kind: round(len(delays[kind]) / n, 3) for kind, n in of.items() if n and kind != "none"},
+    )
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """One row per detector."""
-    detectors = {"fuzzy (use, memory, queue)": made, f"mean CPU above {CPU_THRESHOLD:.0%}": made["threshold_baseline"]}
-    kinds = list(made["hit_rate_by_kind"])
+    detectors: dict[str, Detector] = {"fuzzy (use, memory, queue)": f, f"mean CPU above {CPU_THRESHOLD:.0%}": f.threshold_baseline}
+    kinds = list(f.hit_rate_by_kind)
     rows = [
         (
             name,
-            f"{100 * d['hit_rate']:.1f}",
-            f"{100 * d['false_alarm_rate']:.1f}",
-            "" if d["delay_s"] is None else f"{d['delay_s']:.3g}",
-            *(f"{100 * d['hit_rate_by_kind'][k]:.0f}" for k in kinds),
+            f"{100 * d.hit_rate:.1f}",
+            f"{100 * d.false_alarm_rate:.1f}",
+            "" if d.delay_s is None else f"{d.delay_s:.3g}",
+            *(f"{100 * d.hit_rate_by_kind[k]:.0f}" for k in kinds),
         )
         for name, d in detectors.items()
     ]
     header = ("detector", "found %", "false alarms %", "delay s", *(k.replace("_", " ") + " %" for k in kinds))
-    if made["simulated"]:
-        remark = f"{made['episodes']} chains of {OPERATORS} operators for 10 minutes each; delays in steps of {INTERVAL_S:g} s."
+    if f.simulated:
+        remark = f"{f.episodes} chains of {OPERATORS} operators for 10 minutes each; delays in steps of {INTERVAL_S:g} s."
         return [Section("Simulated: injected bottlenecks", header, rows, remark)]
-    remark = f"{made['episodes']} episodes, two at a time on one machine; delays in steps of {made['interval_s']:g} s."
-    return [Section("Real deployments: injected bottlenecks", header, rows, remark), *(sections(made["model"]) if "model" in made else [])]
+    remark = f"{f.episodes} episodes, two at a time on one machine; delays in steps of {f.interval_s:g} s."
+    return [Section("Real deployments: injected bottlenecks", header, rows, remark), *(sections(f.model) if f.model else [])]

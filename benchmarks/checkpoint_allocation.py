@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import resource
 import time
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -47,6 +46,78 @@ SCALE = (1_000, 100_000)
 OPTIMA, FAIRNESS = 20, (0.25, 0.5, 1.0)
 
 
+@dataclass(frozen=True)
+class OfPolicy:
+    """One policy's figures; amounts are per run."""
+
+    assisted_percent: float
+    usable_percent: float
+    usable_ceiling_percent: float
+    accumulated_latency_ms: float
+    accumulated_latency_cpa_ms: float
+    moves: float
+    overloaded_node_s: float
+    waited_s: float
+    checkpoints_moved: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """The ratios of the optimised allocation to the others; absent where nothing moved."""
+
+    assisted_vs_even: float | None = None
+    assisted_vs_random: float | None = None
+    usable_vs_even: float | None = None
+    usable_vs_random: float | None = None
+    usable_vs_even_at_best: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Ratios):
+    """By policy."""
+
+    optimised: OfPolicy
+    even: OfPolicy
+    random: OfPolicy
+    lazy_move: OfPolicy
+    optimised_reallocated: OfPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfPlanner(Table):
+    """All inputs together, and by key groups per operator."""
+
+    by_groups: dict[str, Table]
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps of the refined and of the greedy placement to an exact solution, in percent of its gain over random placement."""
+
+    gap_to_optimum_percent: float
+    gap_to_optimum_greedy_percent: float
+    gap_to_optimum_greedy_mean_percent: float
+
+
+@dataclass(frozen=True)
+class AtScale:
+    """Seconds from samples to a placement, without and with a limit on fairness."""
+
+    seconds_at_scale: float
+    seconds_at_scale_fair: float
+    memory_at_scale_mb: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(OfPlanner, Gaps, AtScale):
+    """Those of the planner `paired`, and beside them those of `anywhere`; `by_peak`: ratios by peak and planner."""
+
+    data: str
+    anywhere: OfPlanner
+    by_peak: dict[str, dict[str, Ratios]]
+    two_operators_vs_even: float
+
+
 def setup(events: npt.NDArray[np.floating], groups: int, peak: float) -> sim.Setup:
     """Set the job up with this peak load, given as a share of the limit of 20 nodes."""
     flights = airline.FLIGHT_NODES
@@ -75,19 +146,19 @@ def outcome(s: sim.Setup, policy: str, seed: int) -> sim.Outcome:
     return sum(runs[1:], runs[0])
 
 
-def figures(o: sim.Outcome, runs: int) -> dict[str, float]:
-    """Return the figures; amounts are per run."""
-    return {
-        "assisted_percent": 100 * o.assisted / max(1, o.moves),
-        "usable_percent": 100 * o.usable / max(1, o.considered),
-        "usable_ceiling_percent": 100 * o.could_move / max(1, o.considered),
-        "accumulated_latency_ms": o.latency_cpal_ms / runs,
-        "accumulated_latency_cpa_ms": o.latency_ms / runs,
-        "moves": o.moves / runs,
-        "overloaded_node_s": o.overloaded * airline.STEP_S / runs,
-        "waited_s": o.waited_steps * airline.STEP_S / max(1, o.moves),
-        "checkpoints_moved": o.checkpoints_moved / runs,
-    }
+def figures(o: sim.Outcome, runs: int) -> OfPolicy:
+    """Return the figures of one policy."""
+    return OfPolicy(
+        assisted_percent=100 * o.assisted / max(1, o.moves),
+        usable_percent=100 * o.usable / max(1, o.considered),
+        usable_ceiling_percent=100 * o.could_move / max(1, o.considered),
+        accumulated_latency_ms=o.latency_cpal_ms / runs,
+        accumulated_latency_cpa_ms=o.latency_ms / runs,
+        moves=o.moves / runs,
+        overloaded_node_s=o.overloaded * airline.STEP_S / runs,
+        waited_s=o.waited_steps * airline.STEP_S / max(1, o.moves),
+        checkpoints_moved=o.checkpoints_moved / runs,
+    )
 
 
 def two_operators() -> float:
@@ -103,23 +174,19 @@ def two_operators() -> float:
     return float((placement[10:] == 1).sum() / (evenly == 1).sum())
 
 
-def gap_to_optimum(seed: int) -> dict[str, float]:
-    """The gaps of the greedy and of the refined placement to an exact solution, in percent of the latter's gain over random placement.
+def gap_to_optimum(seed: int) -> Gaps:
+    """Compare with an exact solution.
 
     40 key groups whose loads share four rhythms, on 8 nodes; mean and worst over `OPTIMA` jobs under three limits on fairness.
     """
     from tests.support.optimum import gaps_to_optimum  # the solver is a development dependency
 
     gaps = 100 * np.array([gaps_to_optimum(seed + i, fairness) for i in range(OPTIMA) for fairness in FAIRNESS])
-    return {
-        "gap_to_optimum_percent": float(gaps[:, 1].max()),
-        "gap_to_optimum_greedy_percent": float(gaps[:, 0].max()),
-        "gap_to_optimum_greedy_mean_percent": float(gaps[:, 0].mean()),
-    }
+    return Gaps(float(gaps[:, 1].max()), float(gaps[:, 0].max()), float(gaps[:, 0].mean()))
 
 
-def at_scale(seed: int) -> dict[str, float]:
-    """Measure the seconds from samples to a placement of 100,000 checkpoints on 1,000 nodes, without and with a limit on fairness."""
+def at_scale(seed: int) -> AtScale:
+    """Measure the placement of 100,000 checkpoints on 1,000 nodes."""
     nodes, checkpoints = SCALE
     rng = np.random.default_rng(seed)
     samples = (rng.random((checkpoints, 8), np.float32) @ rng.random((8, STATISTICS_STEPS), np.float32)) + 0.1
@@ -132,14 +199,11 @@ def at_scale(seed: int) -> dict[str, float]:
     allocated = time.perf_counter()
     allocate(values, load, fairness=0.5)
     fair = time.perf_counter()
-    return {
-        "seconds_at_scale": allocated - began,
-        "seconds_at_scale_fair": fair - allocated + valued - began,
-        "memory_at_scale_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-    }
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return AtScale(allocated - began, fair - allocated + valued - began, memory_mb)
 
 
-def run(*, quick: bool, driver: str = "process", seed: int = 1, data: str | None = None) -> dict[str, Any]:
+def run(*, quick: bool, driver: str = "process", seed: int = 1, data: str | None = None) -> Figures:
     """Run the suite. `quick`: one input per number of groups instead of three, and no sweep of the peak. `driver` makes no difference."""
     flights = airline.read(Path(data)) if data else airline.generate(seed)
     seeds = range(seed, seed + (1 if quick else 3))
@@ -155,43 +219,58 @@ def run(*, quick: bool, driver: str = "process", seed: int = 1, data: str | None
                         sums[key] = sums.get(key, sim.Outcome()) + outcome(replace(job, planner=plan), policy, s)
         say(f"{groups} key groups per operator")
 
-    def total(planner: str, policy: str, peak: float = PEAK, of: tuple[int, ...] = GROUPS) -> dict[str, float]:
+    def total(planner: str, policy: str, peak: float = PEAK, of: tuple[int, ...] = GROUPS) -> OfPolicy:
         runs = len(of) * len(seeds) * (1 if policy.startswith("optimised") else DRAWS)
         return figures(sum((sums[planner, g, peak, policy] for g in of), sim.Outcome()), runs)
 
-    def table(planner: str, of: tuple[int, ...] = GROUPS) -> dict[str, Any]:
-        rows: dict[str, Any] = {policy: total(planner, policy, of=of) for policy in POLICIES}
-        return {**rows, **ratios(rows)}
+    def table(planner: str, of: tuple[int, ...] = GROUPS) -> Table:
+        optimised, even, random, lazy_move, reallocated = (total(planner, policy, of=of) for policy in POLICIES)
+        return Table(
+            optimised=optimised,
+            even=even,
+            random=random,
+            lazy_move=lazy_move,
+            optimised_reallocated=reallocated,
+            **vars(ratios(optimised, even, random)),
+        )
 
-    return {
-        "data": Path(data).name if data else "generated",
-        **table("paired"),
-        "by_groups": {str(g): table("paired", (g,)) for g in GROUPS},
-        "anywhere": {**table("anywhere"), "by_groups": {str(g): table("anywhere", (g,)) for g in GROUPS}},
-        "by_peak": {
-            str(peak): {n: ratios({p: total(n, p, peak) for p in ("optimised", "even")}) for n in PLANNERS}
+    def of_planner(planner: str) -> OfPlanner:
+        return OfPlanner(**vars(table(planner)), by_groups={str(g): table(planner, (g,)) for g in GROUPS})
+
+    return Figures(
+        data=Path(data).name if data else "generated",
+        **vars(of_planner("paired")),
+        anywhere=of_planner("anywhere"),
+        by_peak={
+            str(peak): {n: ratios(total(n, "optimised", peak), total(n, "even", peak)) for n in PLANNERS}
             for peak in ([] if quick else PEAKS)
         },
-        "two_operators_vs_even": two_operators(),
-        **gap_to_optimum(seed),
-        **at_scale(seed),
-    }
+        two_operators_vs_even=two_operators(),
+        **vars(gap_to_optimum(seed)),
+        **vars(at_scale(seed)),
+    )
 
 
-def ratios(rows: dict[str, dict[str, float]]) -> dict[str, float]:
+def ratios(optimised: OfPolicy, even: OfPolicy, random: OfPolicy | None = None) -> Ratios:
     """The ratios of the optimised allocation to the others."""
-    made = {
-        f"{what}_vs_{other}": rows["optimised"][f"{what}_percent"] / rows[other][f"{what}_percent"]
-        for what in ("assisted", "usable")
-        for other in ("even", "random")
-        if other in rows and rows[other][f"{what}_percent"]
-    }
-    ceiling = rows["even"]["usable_ceiling_percent"] / rows["even"]["usable_percent"] if rows["even"]["usable_percent"] else math.nan
-    return {**made, "usable_vs_even_at_best": ceiling}
+
+    def assisted(other: OfPolicy | None) -> float | None:
+        return optimised.assisted_percent / other.assisted_percent if other and other.assisted_percent else None
+
+    def usable(other: OfPolicy | None) -> float | None:
+        return optimised.usable_percent / other.usable_percent if other and other.usable_percent else None
+
+    return Ratios(
+        assisted_vs_even=assisted(even),
+        assisted_vs_random=assisted(random),
+        usable_vs_even=usable(even),
+        usable_vs_random=usable(random),
+        usable_vs_even_at_best=even.usable_ceiling_percent / even.usable_percent if even.usable_percent else math.nan,
+    )
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     columns = {
         "assisted_percent": "assisted moves %",
         "usable_percent": "usable checkpoints %",
@@ -203,30 +282,32 @@ def sections(record: dict[str, Any]) -> list[Section]:
         "waited_s": "waited s a move",
     }
     made = []
-    for title, of in (("the i-th most loaded to the i-th least loaded", record), ("to any node with room", record["anywhere"])):
+    for title, of in (("the i-th most loaded to the i-th least loaded", f), ("to any node with room", f.anywhere)):
         rows = [
-            [policy.replace("_", " "), groups, *(f"{figures[policy][c]:.1f}" for c in columns)]
-            for groups, figures in (*of["by_groups"].items(), ("all", of))
+            [policy.replace("_", " "), groups, *(f"{getattr(getattr(table, policy), c):.1f}" for c in columns)]
+            for groups, table in (*of.by_groups.items(), ("all", of))
             for policy in POLICIES
         ]
-        ratio = ", ".join(
-            f"{k.replace('_', ' ')} {v:.2f}" for k, v in of.items() if "_vs_" in k and isinstance(v, float) and "two" not in k
-        )
+        found = {x.name: getattr(of, x.name) for x in fields(Ratios)}
+        ratio = ", ".join(f"{name.replace('_', ' ')} {x:.2f}" for name, x in found.items() if x is not None)
         made.append(Section(f"Checkpoint allocation; moves {title}", ["", "groups", *columns.values()], rows, ratio))
-    names = {"assisted_vs_even": "assisted", "usable_vs_even": "usable", "usable_vs_even_at_best": "usable at best"}
+    names = ("assisted", "usable", "usable at best")
     # Below some peak no node is overloaded, and nothing moves.
-    peaks = [[peak, *(_times(found[n].get(x)) for n in PLANNERS for x in names)] for peak, found in record["by_peak"].items()]
+    peaks = [
+        [peak, *(_times(x) for r in by.values() for x in (r.assisted_vs_even, r.usable_vs_even, r.usable_vs_even_at_best))]
+        for peak, by in f.by_peak.items()
+    ]
     if peaks:
-        header = ["peak", *(f"{n}: {x}" for n in PLANNERS for x in names.values())]
+        header = ["peak", *(f"{n}: {x}" for n in PLANNERS for x in names)]
         made.append(Section("Times as much as even distribution, by peak load", header, peaks))
     rest = [
-        ["two operators: usable checkpoints against even", f"{record['two_operators_vs_even']:.2f}"],
-        ["gap to the optimum, refined: worst %", f"{record['gap_to_optimum_percent']:.2f}"],
-        ["gap to the optimum, greedy: worst %", f"{record['gap_to_optimum_greedy_percent']:.2f}"],
-        ["gap to the optimum, greedy: mean %", f"{record['gap_to_optimum_greedy_mean_percent']:.2f}"],
-        ["1,000 nodes, 100,000 checkpoints s", f"{record['seconds_at_scale']:.1f}"],
-        ["the same, fair within 0.5 s", f"{record['seconds_at_scale_fair']:.1f}"],
-        ["memory MB", f"{record['memory_at_scale_mb']:.0f}"],
+        ["two operators: usable checkpoints against even", f"{f.two_operators_vs_even:.2f}"],
+        ["gap to the optimum, refined: worst %", f"{f.gap_to_optimum_percent:.2f}"],
+        ["gap to the optimum, greedy: worst %", f"{f.gap_to_optimum_greedy_percent:.2f}"],
+        ["gap to the optimum, greedy: mean %", f"{f.gap_to_optimum_greedy_mean_percent:.2f}"],
+        ["1,000 nodes, 100,000 checkpoints s", f"{f.seconds_at_scale:.1f}"],
+        ["the same, fair within 0.5 s", f"{f.seconds_at_scale_fair:.1f}"],
+        ["memory MB", f"{f.memory_at_scale_mb:.0f}"],
     ]
     return [*made, Section("Checkpoint allocation as such", ["", "value"], rest)]
 

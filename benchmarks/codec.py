@@ -10,14 +10,15 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import redis
 from redis.connection import UnixDomainSocketConnection
 
 from benchmarks.bringup import say, server
+from benchmarks.quantiles import medians
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from node_manager.servers.binaries import find_server, server_args
@@ -36,6 +37,23 @@ ROUND_S, QUICK_ROUND_S = 0.6, 0.2
 
 Commands = Sequence[Sequence[Any]]
 Ask = Callable[[Commands], list[Any]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """µs a frame: on the clock, and of this process's processor time."""
+
+    wall_us: float
+    cpu_us: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By bytes of a frame and client, medians of the rounds."""
+
+    sizes: dict[str, dict[str, Cost]]
+    rounds: int
+    round_s: float
 
 
 def own(path: str) -> Ask:
@@ -105,8 +123,8 @@ def frame(ask: Ask, n: int, payload: list[bytes]) -> None:
         raise InvalidRun(f"frame {n}: expected one answer of {size} bytes, got {[len(a) for a in got]}")
 
 
-def measure(path: str, client: str, size: int, seconds: float) -> dict[str, float]:
-    """Measure the wall-clock time and this process's processor time per frame, in µs."""
+def measure(path: str, client: str, size: int, seconds: float) -> Cost:
+    """Measure one client's frames of this size for so long."""
     admin = Connection(path)
     admin.call("FLUSHALL")
     admin.call("FCALL", "udo_open", 1, KEYS.prefix, LANE, TTL_MS, b"12345678", b"schema")
@@ -118,13 +136,13 @@ def measure(path: str, client: str, size: int, seconds: float) -> dict[str, floa
     while time.perf_counter() - started < seconds:
         n += 1
         frame(ask, n, payload)
-    return {"wall_us": (time.perf_counter() - started) / n * 1e6, "cpu_us": (time.process_time() - used) / n * 1e6}
+    return Cost((time.perf_counter() - started) / n * 1e6, (time.process_time() - used) / n * 1e6)
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite; driver and seed change nothing."""
     rounds, seconds = (QUICK_ROUNDS, QUICK_ROUND_S) if quick else (ROUNDS, ROUND_S)
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, Cost]] = {}
     binary, _ = find_server(None)
     with tempfile.TemporaryDirectory(prefix="udo-codec-") as directory:
         socket = Path(directory) / "s"
@@ -134,22 +152,22 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             conn.close()
             for size in SIZES:
                 say(f"frames of {size:,} bytes")
-                results: dict[str, list[dict[str, float]]] = {name: [] for name in CLIENTS}
+                results: dict[str, list[Cost]] = {name: [] for name in CLIENTS}
                 for _ in range(rounds):
                     for name, of_client in results.items():
                         of_client.append(measure(path, name, size, seconds))
-                found[str(size)] = {n: {k: round(median(r[k] for r in rs), 1) for k in ("wall_us", "cpu_us")} for n, rs in results.items()}
-    return {"sizes": found, "rounds": rounds, "round_s": seconds}
+                found[str(size)] = {name: medians(of_client, 1) for name, of_client in results.items()}
+    return Figures(found, rounds, seconds)
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     names = {"own": "own codec", "redis_connection": "redis-py, connection", "redis_pipeline": "redis-py, pipeline"}
     rows = []
-    for size, clients in record["sizes"].items():
+    for size, clients in f.sizes.items():
         for client, r in clients.items():
-            ratios = [f"{r[k] / clients['own'][k]:.2f}" for k in ("wall_us", "cpu_us")]
-            rows.append([names[client], f"{int(size):,}", f"{r['wall_us']:.0f}", f"{r['cpu_us']:.0f}", *ratios])
+            ratios = [f"{r.wall_us / clients['own'].wall_us:.2f}", f"{r.cpu_us / clients['own'].cpu_us:.2f}"]
+            rows.append([names[client], f"{int(size):,}", f"{r.wall_us:.0f}", f"{r.cpu_us:.0f}", *ratios])
     header = ("client", "bytes", "µs a frame", "µs of CPU", "against own", "CPU against own")
-    remark = f"Medians of {record['rounds']} rounds of {record['round_s']:g} s in turn; one frame there and back, both ends in one process."
+    remark = f"Medians of {f.rounds} rounds of {f.round_s:g} s in turn; one frame there and back, both ends in one process."
     return [Section("RESP codec: one frame's life", header, rows, remark)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bringup import say
 from benchmarks.languages import RUNTIMES, at_hand, built
@@ -21,7 +21,24 @@ PYTHON = (sys.executable, str(RUNTIMES / "conformance" / "python_operator.py"))
 _REPLY_S = 30.0
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Cases:
+    """The numbers of cases."""
+
+    passed: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By language; `us_per_frame` also by kind of frame."""
+
+    languages: dict[str, Cases]
+    us_per_frame: dict[str, dict[str, float]]
+    cases_s: dict[str, float]
+
+
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run all cases; `quick`: time no frames. No platform takes part, and nothing is random."""
     commands, results, times = {"python": list(PYTHON)}, dict[str, list[suite.Result]](), dict[str, dict[str, float]]()
     with tempfile.TemporaryDirectory(prefix="udo-bench-conformance-") as work:
@@ -35,18 +52,14 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             times[name] = {} if quick else suite.frames(starting(command), _REPLY_S)
     if failed := [f"{name}: {r.case.part}: {r.case.title}: {r.why}" for name, of in results.items() for r in of if r.why]:
         raise InvalidRun("\n".join([f"{len(failed)} cases failed", *failed]))
-    return {
-        "languages": {name: {"passed": len(of), "failed": 0} for name, of in results.items()},
-        "us_per_frame": times,
-        "cases_s": {name: round(sum(r.took_ms for r in of) / 1000, 1) for name, of in results.items()},
-    }
+    passed = {name: Cases(len(of), 0) for name, of in results.items()}
+    return Figures(passed, times, {name: round(sum(r.took_ms for r in of) / 1000, 1) for name, of in results.items()})
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    languages = record["languages"]
-    cases = [[name, str(of["passed"]), str(of["failed"]), f"{record['cases_s'][name]:.1f}"] for name, of in languages.items()]
-    timed = {name: us for name, us in record["us_per_frame"].items() if us}
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    cases = [[name, str(of.passed), str(of.failed), f"{f.cases_s[name]:.1f}"] for name, of in f.languages.items()]
+    timed = {name: us for name, us in f.us_per_frame.items() if us}
     kinds = list(dict.fromkeys(kind for us in timed.values() for kind in us))
     frames = [[kind, *(f"{us[kind]:,.0f}" if kind in us else "" for us in timed.values())] for kind in kinds]
     found = [Section("Conformance cases", ["language", "passed", "failed", "s"], cases)]

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks import record
 from benchmarks.bringup import Platform, platform, wait_until
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section, count
@@ -30,6 +31,46 @@ OPERATORS = {"costly": "costly", "light": "each"}
 BATCH = 10_000
 SETTLE_S = 0.5
 BEGIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a diff has seen: frames that it compared, those that were different, all that it saw, and those that it missed."""
+
+    frames: int
+    different: int
+    seen: int
+    missed: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Events per second, medians."""
+
+    without: int
+    diff: int
+
+
+@dataclass(frozen=True)
+class OfOperator:
+    """One operator's rates, and the median of their ratios round by round."""
+
+    events_per_s: Rates
+    diff_vs_without: float
+    frames_compared_share: float
+    events: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By the cost of the operator; `diff_vs_without` is the costly one's."""
+
+    diff_vs_without: float
+    operators: dict[str, OfOperator]
+    rounds: int
+    seconds: float
+    rows_per_batch: int
+    driver: str
 
 
 class Tally:
@@ -60,9 +101,9 @@ def flow(client: Client, tally: Tally, sent: int, seconds: float) -> tuple[int, 
 
 
 @contextmanager
-def diff(p: Platform, operator: str, reports: list[dict[str, Any]]) -> Iterator[None]:
+def diff(p: Platform, operator: str, reports: list[Report]) -> Iterator[None]:
     """Diff with version 2 inside the block; append the diff's last report to `reports`."""
-    said: list[dict[str, Any]] = []
+    said: list[str] = []
     failed: list[Exception] = []
     ending = threading.Event()
 
@@ -70,7 +111,7 @@ def diff(p: Platform, operator: str, reports: list[dict[str, Any]]) -> Iterator[
         try:
             events = p.node().diff(operator, "2", for_s=3600)
             for event in events:
-                said.append(json.loads(event.report_json))
+                said.append(event.report_json)
                 if ending.is_set():
                     events.close()  # type: ignore[attr-defined]
                     return
@@ -88,31 +129,25 @@ def diff(p: Platform, operator: str, reports: list[dict[str, Any]]) -> Iterator[
         thread.join(BEGIN_S)
     if failed or thread.is_alive():
         raise InvalidRun(f"the diff failed: {failed or 'it did not end'}")
-    if said[-1]["different"]:
+    report = record.decode(Report, json.loads(said[-1]))
+    if report.different:
         raise InvalidRun(f"the same code was found different: {said[-1]}")
-    reports.append(said[-1])
+    reports.append(report)
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite. The seed changes nothing: events are numbered."""
     rounds, seconds = (4, 2.0) if quick else (13, 5.0)
     with platform(driver) as p:
         found = {kind: _operator(p, operator, rounds, seconds) for kind, operator in OPERATORS.items()}
-    return {
-        "diff_vs_without": found["costly"]["diff_vs_without"],
-        "operators": found,
-        "rounds": rounds - 1,
-        "seconds": seconds,
-        "rows_per_batch": BATCH,
-        "driver": driver,
-    }
+    return Figures(found["costly"].diff_vs_without, found, rounds - 1, seconds, BATCH, driver)
 
 
-def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> dict[str, Any]:
+def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> OfOperator:
     """Measure one operator's events per second without and with a diff, and the median of their ratios round by round."""
     without: list[float] = []
     during: list[float] = []
-    reports: list[dict[str, Any]] = []
+    reports: list[Report] = []
     tally, sent = Tally(), 0
     for version in ("1", "2"):
         p.push(operator, version)
@@ -126,30 +161,29 @@ def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> dict[s
             with diff(p, operator, reports):
                 sent, rate = flow(client, tally, sent, seconds)
             during.append(rate)
-    frames = sum(r["seen"] for r in reports)
-    compared = sum(r["frames"] for r in reports) / max(frames + sum(r["missed"] for r in reports), 1)
-    return {
-        "events_per_s": {"without": round(statistics.median(without[1:])), "diff": round(statistics.median(during[1:]))},
-        "diff_vs_without": round(statistics.median(d / w for d, w in zip(during[1:], without[1:], strict=True)), 3),
-        "frames_compared_share": round(compared, 3),
-        "events": sent,
-    }
+    compared = sum(r.frames for r in reports) / max(sum(r.seen + r.missed for r in reports), 1)
+    return OfOperator(
+        events_per_s=Rates(round(statistics.median(without[1:])), round(statistics.median(during[1:]))),
+        diff_vs_without=round(statistics.median(d / w for d, w in zip(during[1:], without[1:], strict=True)), 3),
+        frames_compared_share=round(compared, 3),
+        events=sent,
+    )
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     rows = [
         [
             f"{kind} operator",
-            count(r["events_per_s"]["without"]),
-            count(r["events_per_s"]["diff"]),
-            f"{r['diff_vs_without']:.3f}",
-            f"{100 * r['frames_compared_share']:.0f} %",
+            count(r.events_per_s.without),
+            count(r.events_per_s.diff),
+            f"{r.diff_vs_without:.3f}",
+            f"{100 * r.frames_compared_share:.0f} %",
         ]
-        for kind, r in record["operators"].items()
+        for kind, r in f.operators.items()
     ]
     remark = (
-        f"{record['rounds']} rounds of {record['seconds']:g} s each, interleaved; batches of {record['rows_per_batch']:,} events. "
+        f"{f.rounds} rounds of {f.seconds:g} s each, interleaved; batches of {f.rows_per_batch:,} events. "
         "Costly: a core is free for the diff. Light: on two cores none is, client and server take the second one."
     )
     return [Section("A diff beside the serving version", ("", "events/s", "while a diff runs", "ratio", "compared"), rows, remark)]

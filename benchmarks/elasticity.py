@@ -6,39 +6,50 @@ In the simulation all policies see the same arrivals, and steps have the assumed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
 import click
 import numpy as np
 
 from benchmarks import live_chain, record
 from benchmarks.bringup import platform, say
+from benchmarks.live_chain import Decider, LiveDay
+from benchmarks.record import Record
 from benchmarks.simulated import chain, cluster
 from benchmarks.tables import Section
+from elasticity.scaling.model import Kind
 
-# name -> policy, its settings, the cost of each kind of step
-CONTENDERS: dict[str, tuple[str, dict[str, Any], Mapping[Any, float]]] = {
-    "accept_all": ("accept_all", {}, chain.LIVE_MS),
-    "edf_0.5": ("edf", {"beta": 0.5}, chain.LIVE_MS),
-    "edf_0.75": ("edf", {"beta": 0.75}, chain.LIVE_MS),
-    "edf_0.75_returning": ("edf", {"beta": 0.75, "idle_token_s": 600.0}, chain.LIVE_MS),
-    "ds2": ("ds2", {}, chain.LIVE_MS),
-    "fuzzy": ("fuzzy", {}, chain.LIVE_MS),
-    "pause_and_resume": ("edf", {"beta": 0.75}, chain.PAUSE_MS),
-    "accept_all_paused": ("accept_all", {}, chain.PAUSE_MS),
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy in the simulation, its settings, and how long a step of each kind stops the application."""
+
+    policy: str
+    settings: Mapping[str, float] = field(default_factory=dict)
+    downtime_ms: Mapping[Kind, float] = field(default_factory=lambda: chain.LIVE_MS)
+
+
+CONTENDERS = {
+    "accept_all": Contender("accept_all"),
+    "edf_0.5": Contender("edf", {"beta": 0.5}),
+    "edf_0.75": Contender("edf", {"beta": 0.75}),
+    "edf_0.75_returning": Contender("edf", {"beta": 0.75, "idle_token_s": 600.0}),
+    "ds2": Contender("ds2"),
+    "fuzzy": Contender("fuzzy"),
+    "pause_and_resume": Contender("edf", {"beta": 0.75}, chain.PAUSE_MS),
+    "accept_all_paused": Contender("accept_all", downtime_ms=chain.PAUSE_MS),
 }
-# On real deployments: each one's elasticity, the application that they form (None: each node decides alone), the source's pause per step.
 _TOKEN_S = 60.0 / live_chain.FASTER
-_MANAGED: dict[str, Any] = {"interval_s": live_chain.DECIDE_S}
 _EDF = {**live_chain.NODE_SETTINGS, "token_s": _TOKEN_S, "idle_token_s": 0.0}
 _ALL = {**live_chain.NODE_SETTINGS, "token_s": 0.01, "idle_token_s": 0.01, "capacity": 100}
 _DS2 = {"token_s": 0.01, "capacity": 100, "reverse_s": live_chain.NODE_SETTINGS["reverse_s"]}
-LIVE: dict[str, tuple[dict[str, Any], dict[str, Any] | None, float]] = {
-    "accept_all": ({}, {**_MANAGED, "settings": _ALL}, 0.0),
-    "edf_0.5": ({}, {**_MANAGED, "settings": {**_EDF, "beta": 0.5}}, 0.0),
-    "edf_0.75": ({}, {**_MANAGED, "settings": {**_EDF, "beta": 0.75}}, 0.0),
-    "ds2": ({"mode": "auto", "policy": "ds2", "settings": _DS2}, None, 0.0),
-    "pause_and_resume": ({}, {**_MANAGED, "settings": {**_EDF, "beta": 0.75}}, chain.PAUSE_MS["scale_out"] / 1000 / live_chain.FASTER),
+LIVE = {
+    "accept_all": Decider("", _ALL),
+    "edf_0.5": Decider("", {**_EDF, "beta": 0.5}),
+    "edf_0.75": Decider("", {**_EDF, "beta": 0.75}),
+    "ds2": Decider("ds2", _DS2),
+    "pause_and_resume": Decider("", {**_EDF, "beta": 0.75}, chain.PAUSE_MS["scale_out"] / 1000 / live_chain.FASTER),
 }
 LIVE_DAY_S, QUICK_LIVE_DAY_S = 300.0, 15.0
 QUICK_LIVE = ("accept_all", "edf_0.5")
@@ -53,65 +64,94 @@ OPTIONS = [
 ]
 
 
-def run(quick: bool, driver: str, seed: int, simulated: bool, day_s: float | None, own: tuple[str, ...]) -> dict[str, Any]:
-    """Return the record's figures."""
+@dataclass(frozen=True)
+class SimulatedDay(chain.DayFigures):
+    """A simulated day; `settling_steps`: of a sudden rise of the load."""
+
+    settling_steps: float
+
+
+@dataclass(frozen=True)
+class SimulatedFigures:
+    """By policy, and of a large cluster."""
+
+    simulated: Literal[True]
+    assumed_live_step_ms: float
+    policies: dict[str, SimulatedDay]
+    cluster: cluster.ClusterFigures
+
+
+@dataclass(frozen=True)
+class LiveFigures:
+    """By policy on a day of `day_s`. model: the simulated run."""
+
+    simulated: Literal[False]
+    day_s: float
+    faster: float
+    slower: float
+    r_max_ms: float
+    policies: dict[str, LiveDay]
+    model: SimulatedFigures | None = None
+
+
+Figures = LiveFigures | SimulatedFigures
+
+
+def run(quick: bool, driver: str, seed: int, simulated: bool, day_s: float | None, own: tuple[str, ...]) -> Figures:
+    """Play the contenders' days."""
     if not simulated:
         if own:
             raise click.UsageError("expected --simulated with --policy: a node runs the policies that come with the package")
         return _live(quick, driver, seed, day_s or (QUICK_LIVE_DAY_S if quick else LIVE_DAY_S))
     rates, dt = chain.day_rates(DAY_S, np.random.default_rng(seed)), QUICK_TICK_S if quick else TICK_S
     found = {}
-    for name, (policy, settings, cost) in (CONTENDERS | {name: (name, {}, chain.LIVE_MS) for name in own}).items():
-        figures = chain.play(rates, policy, settings, cost, seed, dt).figures()
-        found[name] = {**figures, "settling_steps": chain.settling_steps(policy, settings, cost, seed)}
-    return {
-        "simulated": True,
-        "assumed_live_step_ms": chain.LIVE_MS["migrate"],
-        "policies": found,
-        "cluster": cluster.play("DLB-H", QUICK_CLUSTER_HOURS if quick else CLUSTER_HOURS, seed),
-    }
+    for name, c in (CONTENDERS | {name: Contender(name) for name in own}).items():
+        figures = chain.play(rates, c.policy, c.settings, c.downtime_ms, seed, dt).figures()
+        found[name] = SimulatedDay(**vars(figures), settling_steps=chain.settling_steps(c.policy, c.settings, c.downtime_ms, seed))
+    large = cluster.play("DLB-H", QUICK_CLUSTER_HOURS if quick else CLUSTER_HOURS, seed)
+    return SimulatedFigures(True, chain.LIVE_MS["migrate"], found, large)
 
 
-def _live(quick: bool, driver: str, seed: int, day_s: float) -> dict[str, Any]:
+def _live(quick: bool, driver: str, seed: int, day_s: float) -> LiveFigures:
     """Play one day for each contender, on the same platform."""
     found = {}
     with platform(driver, decide_s=live_chain.DECIDE_S) as p:
         p.push(live_chain.OPERATOR, "1")
         for name in QUICK_LIVE if quick else LIVE:
-            elasticity, application, pause_s = LIVE[name]
             say(f"{name}: a day of {day_s:g} s")
-            found[name] = live_chain.play(p, day_s, elasticity, application, pause_s, seed).figures()
-    scale = {"faster": live_chain.FASTER, "slower": live_chain.SLOWER, "r_max_ms": live_chain.R_MAX_MS}
-    return {"simulated": False, "day_s": day_s, **scale, "policies": found}
+            found[name] = live_chain.play(p, day_s, LIVE[name], seed).figures()
+    return LiveFigures(False, day_s, live_chain.FASTER, live_chain.SLOWER, live_chain.R_MAX_MS, found)
 
 
-def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def together(records: list[Record]) -> Record | None:
     """Return the newest run on real deployments, with the newest simulated one as its `model`. Full runs come before quick ones."""
     return record.beside_its_model(records)
 
 
-def _live_sections(made: dict[str, Any]) -> list[Section]:
-    keys = ("availability_percent", "response_ok_percent", "response_p95_ms", "reconfigurations", "replica_hours")
-    header = ("policy", "available %", f"response ≤ {made['r_max_ms']:g} ms, %", "response p95 ms", "steps", "replica hours")
-    rows = [(name, *(f"{p[k]:.7g}" for k in keys)) for name, p in made["policies"].items()]
+def _cells(day: chain.DayFigures) -> list[str]:
+    measured = (day.availability_percent, day.response_ok_percent, day.response_p95_ms, day.reconfigurations, day.replica_hours)
+    return [f"{x:.7g}" for x in measured]
+
+
+def _live_sections(f: LiveFigures) -> list[Section]:
+    header = ("policy", "available %", f"response ≤ {f.r_max_ms:g} ms, %", "response p95 ms", "steps", "replica hours")
+    rows = [(name, *_cells(day)) for name, day in f.policies.items()]
     remark = (
-        f"A day of {made['day_s']:g} s; loops, tokens and calm {made['faster']:g} times faster, events {made['slower']:g} times rarer and "
+        f"A day of {f.day_s:g} s; loops, tokens and calm {f.faster:g} times faster, events {f.slower:g} times rarer and "
         f"longer than in the simulation. Available: at most {live_chain.GAP_S:g} s without an answer. pause_and_resume: the source stops "
         "for what paper 1's redeployment takes, by the same factor, at each step."
     )
     return [Section("Real deployments: a short day of top-10 routes", header, rows, remark)]
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """A row per policy; for a simulated run also the cluster."""
-    if not made["simulated"]:
-        return _live_sections(made) + (sections(made["model"]) if "model" in made else [])
-    keys = ("availability_percent", "response_ok_percent", "response_p95_ms", "reconfigurations", "replica_hours", "settling_steps")
+    if isinstance(f, LiveFigures):
+        return _live_sections(f) + (sections(f.model) if f.model else [])
     header = ("policy", "available %", "response ≤ 200 ms, %", "response p95 ms", "steps", "replica hours", "steps to settle")
-    rows = [(name, *(f"{p[k]:.7g}" for k in keys)) for name, p in made["policies"].items()]
-    remark = f"A live step is assumed to stop the application for {made['assumed_live_step_ms']:g} ms, pause and resume for 8.6 s."
-    c = made["cluster"]
-    large = [(k.replace("_", " "), f"{v:g}") for k, v in c.items()]
+    rows = [(name, *_cells(day), f"{day.settling_steps:.7g}") for name, day in f.policies.items()]
+    remark = f"A live step is assumed to stop the application for {f.assumed_live_step_ms:g} ms, pause and resume for 8.6 s."
+    large = [(name.replace("_", " "), f"{x:g}") for name, x in vars(f.cluster).items()]
     return [
         Section("Simulated: a day of top-10 routes", header, rows, remark),
         Section("Simulated: a large cluster under DLB-H", ("figure", "value"), large),

@@ -10,25 +10,32 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks import record
 from benchmarks.bringup import fresh, say
 from benchmarks.chaos.inside import LACKS, OF_MOVES
+from benchmarks.record import Record
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from udo_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchmarks.chaos import lanes
+    from benchmarks.chaos.outcome import Outcome
 
 SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
 # No more than run at once, so that a quick run lasts as long as the slowest seed of each part.
 QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
 # A broken build that passes this many seeds will not be caught.
 BROKEN_SEEDS = 200
+# The parts of a record, and their names in tables; the options that say how many seeds they have.
+PARTS = {"without_spark": "without Spark", "on_spark": "on Spark", "two_nodes": "over two nodes"}
+_OPTION = {"without_spark": "--seeds", "on_spark": "--spark-seeds", "two_nodes": "--two-nodes-seeds"}
 # The runtimes of versions (benchmarks/chaos/runtimes.py): all in their engines' processes, or some in their own, or in another language.
 PYTHON, PROCESS, *_ = RUNTIMES = ("python", "process", "rust", "java")
 # The weight of killing an operator's own process among the faults: the same as of killing an instance at a point.
@@ -77,112 +84,153 @@ OPTIONS = [
 ]
 
 
-def run(
-    *,
-    quick: bool,
-    driver: str,
-    seed: int,
-    seeds: int | None = None,
-    spark_seeds: int | None = None,
-    two_nodes_seeds: int | None = None,
-    first: int = 0,
-    for_s: float | None = None,
-    stops: float | None = None,
-    runtime: str = PYTHON,
-    slots: int = 1,
-    auto: bool = False,
-    broken: str | None = None,
-) -> dict[str, Any]:
-    """Run all parts; with `auto` or a `runtime` other than Python only the first one; with `broken` only that one, until a mismatch.
+@dataclass(frozen=True)
+class Wish:
+    """OPTIONS as given."""
+
+    seeds: int | None = None
+    spark_seeds: int | None = None
+    two_nodes_seeds: int | None = None
+    first: int = 0
+    for_s: float | None = None
+    stops: float | None = None
+    runtime: str = PYTHON
+    slots: int = 1
+    auto: bool = False
+    broken: str | None = None
+
+    def wanted(self, quick: bool) -> dict[str, range]:
+        """Return the seeds of each part; with `auto` or a `runtime` other than Python only the first one has any."""
+        alone = self.auto or self.runtime != PYTHON
+        given = (self.seeds, 0 if alone else self.spark_seeds, 0 if alone else self.two_nodes_seeds)
+        usual = (QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS) if quick else (SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS)
+        counts = (most if count is None else count for count, most in zip(given, usual, strict=True))
+        return {part: range(self.first, self.first + count) for part, count in zip(PARTS, counts, strict=True)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seeds that ended, starts of their drivers, and how often each fault took place."""
+
+    seeds: int
+    runs: int
+    faults: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Part):
+    """All parts together, and each one. `slowest_s`: of a seed; `slowest_back_s`: from the end of a stop until all was well."""
+
+    mismatches: int
+    without_spark: Part
+    on_spark: Part
+    two_nodes: Part | None = None
+    slowest_s: float
+    slowest_back_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Caught(Part):
+    """A build without the rule `broken`, and the seeds that caught it."""
+
+    mismatches: int
+    broken: str
+    caught_by: list[int | str]
+
+
+Figures = Compared | Caught
+
+
+def run(*, quick: bool, driver: str, seed: int, **own: Any) -> Figures:
+    """Run all parts, as `Wish(**own)` says; with `broken` only the first one, until a mismatch.
 
     InvalidRun with every trace if anything differs.
     """
-    from benchmarks.chaos import faults, lanes, runtimes
+    from benchmarks.chaos.outcome import Outcome
     from benchmarks.chaos.stops import STOPPED
 
-    started, for_s = time.monotonic(), float("inf") if for_s is None else for_s
-    stopped = {STOPPED: stops if stops is not None else 0.0 if quick else STOPS}
-    say(f"the same seeds once more: --from {first}")
-    if broken:
-        return _catch(broken, first, seeds or BROKEN_SEEDS, for_s, max(slots, 2) if broken in OF_MOVES else slots)
-    wanted = range(first, first + (seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS))
-    say(f"{len(wanted)} seeds without Spark")
-    weights = faults.weights_of(slots, faults.WEIGHTS) | stopped
-    if runtime != PYTHON:
-        weights |= {faults.KILL_OPERATOR: KILL_OPERATOR}
-        spark_seeds = two_nodes_seeds = 0
-    if auto:
-        if slots < 2:
-            raise UsageError("--auto: expected --slots 2 or more, since what is refused with several slots would be tried")
-        spark_seeds = two_nodes_seeds = 0
-    with tempfile.TemporaryDirectory(prefix="udo-chaos-") as work:
-        kinds = runtimes.kinds(runtime, Path(work))
-        outcome = lanes.run(wanted, kinds=kinds, weights=weights, deadline_s=for_s, done=_progress(wanted), slots=slots, auto=auto)
-    on_spark = range(first, first + (spark_seeds if spark_seeds is not None else QUICK_SPARK_SEEDS if quick else SPARK_SEEDS))
-    spark = lanes.Outcome()
-    if on_spark and time.monotonic() - started < for_s:
-        from benchmarks.chaos import on_spark as part
-
-        say(f"{len(on_spark)} seeds on Spark")
-        left_s = for_s - (time.monotonic() - started)
-        spark = part.run(on_spark, weights=part.WEIGHTS | stopped, deadline_s=left_s, done=_progress(on_spark), slots=slots)
-    over_two = range(
-        first, first + (two_nodes_seeds if two_nodes_seeds is not None else QUICK_TWO_NODES_SEEDS if quick else TWO_NODES_SEEDS)
-    )
-    two_nodes = lanes.Outcome()
-    if over_two and time.monotonic() - started < for_s:
-        from benchmarks.chaos import two_nodes as over
-
-        say(f"{len(over_two)} seeds over two nodes")
-        two_nodes = over.run(over_two, deadline_s=for_s - (time.monotonic() - started), done=_progress(over_two))
-    for report in (*outcome.reports.values(), *spark.reports.values(), *two_nodes.reports.values()):
+    wish, started = Wish(**own), time.monotonic()
+    say(f"the same seeds once more: --from {wish.first}")
+    if wish.broken:
+        return _catch(wish, wish.broken)
+    if wish.auto and wish.slots < 2:
+        raise UsageError("--auto: expected --slots 2 or more, since what is refused with several slots would be tried")
+    stopped = {STOPPED: wish.stops if wish.stops is not None else 0.0 if quick else STOPS}
+    wanted, found = wish.wanted(quick), dict[str, Outcome]()
+    for (name, seeds), play in zip(wanted.items(), (_without_spark, _on_spark, _over_two_nodes), strict=True):
+        left_s = _for_s(wish) - (time.monotonic() - started)
+        found[name] = Outcome()
+        if seeds and left_s > 0:
+            say(f"{len(seeds)} seeds {PARTS[name]}")
+            found[name] = play(seeds, wish, stopped, left_s)
+    for report in (report for outcome in found.values() for report in outcome.reports.values()):
         say(f"\n{report}\n")
-    all_seeds = outcome.seeds + spark.seeds + two_nodes.seeds
-    if mismatches := [*outcome.reports, *(f"spark {s}" for s in spark.reports), *(f"two nodes {s}" for s in two_nodes.reports)]:
+    all_seeds = sum(outcome.seeds for outcome in found.values())
+    short = {"on_spark": "spark", "two_nodes": "two nodes"}
+    if mismatches := [f"{short[name]} {s}" if name in short else s for name, outcome in found.items() for s in outcome.reports]:
         raise InvalidRun(f"{len(mismatches)} of {all_seeds} seeds differ from the oracle: {mismatches}")
-    for name, part_of, of in (
-        ("--seeds", outcome, wanted),
-        ("--spark-seeds", spark, on_spark),
-        ("--two-nodes-seeds", two_nodes, over_two),
-    ):
-        if part_of.seeds < len(of):
-            say(f"{name}: {part_of.seeds} of {len(of)} seeds; go on with --from {of[0] + part_of.seeds}")
-    return {
-        "seeds": all_seeds,
-        "runs": outcome.runs + spark.runs + two_nodes.runs,
-        "faults": dict(sorted((outcome.faults + spark.faults + two_nodes.faults).items())),
-        "mismatches": 0,
-        "without_spark": _part(outcome),
-        "on_spark": _part(spark),
-        "two_nodes": _part(two_nodes),
-        "slowest_s": round(max(outcome.slowest_s, spark.slowest_s, two_nodes.slowest_s), 1),
-        "slowest_back_s": round(max(outcome.slowest_back_s, spark.slowest_back_s), 1),
-    }
+    for name, seeds in wanted.items():
+        if found[name].seeds < len(seeds):
+            say(f"{_OPTION[name]}: {found[name].seeds} of {len(seeds)} seeds; go on with --from {seeds[0] + found[name].seeds}")
+    return Compared(
+        seeds=all_seeds,
+        runs=sum(outcome.runs for outcome in found.values()),
+        faults=_summed(outcome.faults for outcome in found.values()),
+        mismatches=0,
+        **{name: Part(outcome.seeds, outcome.runs, _summed([outcome.faults])) for name, outcome in found.items()},
+        slowest_s=round(max(outcome.slowest_s for outcome in found.values()), 1),
+        slowest_back_s=round(max(outcome.slowest_back_s for outcome in found.values()), 1),
+    )
 
 
-def _catch(broken: str, first: int, seeds: int, for_s: float, slots: int) -> dict[str, Any]:
+def _without_spark(seeds: range, wish: Wish, stopped: dict[str, float], left_s: float) -> Outcome:
+    from benchmarks.chaos import faults, lanes, runtimes
+    from benchmarks.chaos.node import NodeSetup
+
+    weights = faults.weights_of(wish.slots, faults.WEIGHTS) | stopped
+    if wish.runtime != PYTHON:
+        weights |= {faults.KILL_OPERATOR: KILL_OPERATOR}
+    with tempfile.TemporaryDirectory(prefix="udo-chaos-") as work:
+        setup = NodeSetup(runtimes.kinds(wish.runtime, Path(work)), wish.slots, wish.auto)
+        return lanes.run(seeds, setup, lanes.Until(left_s), weights=weights, done=_progress(seeds))
+
+
+def _on_spark(seeds: range, wish: Wish, stopped: dict[str, float], left_s: float) -> Outcome:
+    from benchmarks.chaos import on_spark
+
+    return on_spark.run(seeds, weights=on_spark.WEIGHTS | stopped, deadline_s=left_s, done=_progress(seeds), slots=wish.slots)
+
+
+def _over_two_nodes(seeds: range, wish: Wish, stopped: dict[str, float], left_s: float) -> Outcome:
+    from benchmarks.chaos import two_nodes
+
+    return two_nodes.run(seeds, deadline_s=left_s, done=_progress(seeds))
+
+
+def _catch(wish: Wish, broken: str) -> Caught:
     from benchmarks.chaos import lanes
+    from benchmarks.chaos.node import NodeSetup
 
-    outcome = lanes.run(range(first, first + seeds), broken=broken, until_mismatch=True, deadline_s=for_s, slots=slots)
+    setup = NodeSetup(lanes.KINDS, max(wish.slots, 2) if broken in OF_MOVES else wish.slots, broken=broken)
+    seeds = range(wish.first, wish.first + (wish.seeds or BROKEN_SEEDS))
+    outcome = lanes.run(seeds, setup, lanes.Until(_for_s(wish), mismatch=True))
     if not outcome.reports:
         raise InvalidRun(f"a build without the rule {broken!r} came through {outcome.seeds} seeds: the chaos proves nothing about it")
     for report in list(outcome.reports.values())[:1]:
         say(f"\n{report}\n")
-    return {
-        "seeds": outcome.seeds,
-        "runs": outcome.runs,
-        "faults": dict(sorted(outcome.faults.items())),
-        "mismatches": len(outcome.reports),
-        "broken": broken,
-        "caught_by": sorted(outcome.reports, key=str),
-    }
+    caught_by = sorted(outcome.reports, key=str)
+    return Caught(outcome.seeds, outcome.runs, _summed([outcome.faults]), len(outcome.reports), broken, caught_by)
 
 
-def _part(outcome: lanes.Outcome) -> dict[str, Any]:
-    return {"seeds": outcome.seeds, "runs": outcome.runs, "faults": dict(sorted(outcome.faults.items()))}
+def _for_s(wish: Wish) -> float:
+    return float("inf") if wish.for_s is None else wish.for_s
 
 
-def _progress(seeds: range) -> Any:
+def _summed(faults: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sorted(sum(map(Counter, faults), Counter[str]()).items()))
+
+
+def _progress(seeds: range) -> Callable[[int], None]:
     done: set[int] = set()
 
     def one(seed: int) -> None:
@@ -193,15 +241,10 @@ def _progress(seeds: range) -> Any:
     return one
 
 
-_NOTHING: dict[str, Any] = {"seeds": 0, "runs": 0, "faults": {}}
-# The parts of a record, and their names in tables.
-PARTS = {"without_spark": "without Spark", "on_spark": "on Spark", "two_nodes": "over two nodes"}
-
-
-def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def together(records: list[Record]) -> Record | None:
     """Join the runs of the newest one's commit into one record, since a run may be split; no seed counts twice."""
-    parts = {name: {"seeds": 0, "runs": 0, "faults": Counter[str]()} for name in PARTS}
-    counted: dict[str, set[int]] = {name: set() for name in parts}
+    slices: dict[str, list[Part]] = {name: [] for name in PARTS}
+    counted: dict[str, set[int]] = {name: set() for name in PARTS}
     newest, slowest, back = None, 0.0, 0.0
     for made in reversed(records):
         given = made["arguments"]
@@ -210,34 +253,39 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
         newest = newest or made
         if made["commit"] != newest["commit"]:
             break
-        for name, part in parts.items():
-            first, slice_of = made["arguments"].get("first", 0), made.get(name, _NOTHING)
-            seeds = set(range(first, first + slice_of["seeds"]))
+        found = record.decode(Compared, made)
+        for name, part in _parts(found).items():
+            seeds = set(range(given.get("first", 0), given.get("first", 0) + part.seeds))
             if not seeds or seeds & counted[name]:
                 continue
             counted[name] |= seeds
-            part["seeds"] += slice_of["seeds"]
-            part["runs"] += slice_of["runs"]
-            part["faults"].update(slice_of["faults"])
-            slowest, back = max(slowest, made["slowest_s"]), max(back, made.get("slowest_back_s", 0.0))
+            slices[name].append(part)
+            slowest, back = max(slowest, found.slowest_s), max(back, found.slowest_back_s or 0.0)
     if newest is None:
         return None
-    faults = sum((part["faults"] for part in parts.values()), Counter[str]())
-    return {**newest, **parts, "faults": dict(sorted(faults.items())), "slowest_s": slowest, "slowest_back_s": back}
+    parts = {n: Part(sum(p.seeds for p in of), sum(p.runs for p in of), _summed(p.faults for p in of)) for n, of in slices.items()}
+    faults = _summed(part.faults for part in parts.values())
+    joined = {name: record.encode(part) for name, part in parts.items()}
+    return {**newest, **joined, "faults": faults, "slowest_s": slowest, "slowest_back_s": back}
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def _parts(figures: Compared) -> dict[str, Part]:
+    found = {"without_spark": figures.without_spark, "on_spark": figures.on_spark, "two_nodes": figures.two_nodes}
+    return {name: part for name, part in found.items() if part is not None}
+
+
+def sections(figures: Figures) -> list[Section]:
     """The tables of seeds and of faults."""
     head = ("", "seeds", "driver starts", "mismatches")
-    if made.get("broken"):
-        row = (f"without {made['broken']}", str(made["seeds"]), str(made["runs"]), str(made["mismatches"]))
+    if isinstance(figures, Caught):
+        row = (f"without {figures.broken}", str(figures.seeds), str(figures.runs), str(figures.mismatches))
         return [Section("A broken build is caught", head, [row])]
-    parts = {told: part for name, told in PARTS.items() if (part := made.get(name, _NOTHING))["seeds"]}
-    rows = [(told, str(part["seeds"]), str(part["runs"]), "0") for told, part in parts.items()]
-    faults = [(kind, *(str(part["faults"].get(kind, 0) or "") for part in parts.values())) for kind in made["faults"]]
-    text = f"The slowest seed took {made['slowest_s']} s."
-    if back_s := made.get("slowest_back_s"):
-        text += f" After a stop all was well again within {back_s} s."
+    parts = {PARTS[name]: part for name, part in _parts(figures).items() if part.seeds}
+    rows = [(told, str(part.seeds), str(part.runs), "0") for told, part in parts.items()]
+    faults = [(kind, *(str(part.faults.get(kind, 0) or "") for part in parts.values())) for kind in figures.faults]
+    text = f"The slowest seed took {figures.slowest_s} s."
+    if figures.slowest_back_s:
+        text += f" After a stop all was well again within {figures.slowest_back_s} s."
     return [
         Section("Queries under fire, against one plain process", head, rows, text),
         Section("Faults", ("kind", *parts), faults),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks import attacks, record, tables
+from benchmarks.record import Record
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
 SANDBOX = DOCUMENT.with_name("sandbox.md")
@@ -23,7 +23,7 @@ def replace_between(text: str, name: str, content: str) -> str:
     return f"{before}{start}\n{content}\n{end}{after}"
 
 
-def caption(made: dict[str, Any]) -> str:
+def caption(made: Record) -> str:
     """The line under the tables: command, time, commit, machine, and versions."""
     m, v = made["machine"], made["versions"]
     return (
@@ -33,13 +33,13 @@ def caption(made: dict[str, Any]) -> str:
     )
 
 
-def newest(name: str, commit: str, driver: str = "process", results: Path = record.RESULTS) -> dict[str, Any] | str:
+def newest(name: str, commit: str, driver: str = "process", results: Path = record.RESULTS) -> Record | str:
     """Return a suite's newest record of a full run of `commit` with this driver on a quiet machine, or why there is none. A suite may
     join several records (`together`)."""
     module = importlib.import_module(f"benchmarks.{name}")
     found = [r for r in record.runs(name, results) if r["arguments"].get("driver", driver) == driver]
     fit = [r for r in found if not record.unfit(r, commit)]
-    made: dict[str, Any] | None = module.together(fit) if hasattr(module, "together") else record.newest(fit)
+    made: Record | None = module.together(fit) if hasattr(module, "together") else record.newest(fit)
     if made is not None:
         return made
     return f"{record.unfit(found[-1], commit)}; python -m benchmarks all" if found else "no run yet; python -m benchmarks all"
@@ -61,7 +61,7 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
                 yield f"{place}: not copied: {made}"
                 continue
             # Copy only the first two tables of a run in containers: the text on the contenders is above.
-            sections = module.sections(made)[: 2 if contained else None]
+            sections = module.sections(record.decode(module.Figures, made))[: 2 if contained else None]
             text = replace_between(text, place, f"{tables.markdown(sections)}\n\n{caption(made)}")
             yield f"{place}: figures of {made['time']}"
     document.write_text(text, "utf-8")
@@ -69,7 +69,7 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
 
 def copy_attacks(document: Path = SANDBOX) -> str:
     """Copy the results of the attacks on each driver; return a line on the result."""
-    found = [run for run in record.runs("attacks") if not run.get("only")]
+    found = [record.decode(attacks.Figures, run) for run in record.runs("attacks") if not run.get("only")]
     if not found:
         return "attacks: no run yet; python -m benchmarks attacks"
     table = tables.markdown([attacks.comparison(found), attacks.refusals(found)])

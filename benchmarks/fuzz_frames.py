@@ -13,10 +13,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
 
 from benchmarks.bringup import say
-from benchmarks.fuzz.frames import NOTE, samples
+from benchmarks.fuzz.frames import NOTE, Portion, samples
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 
@@ -27,7 +27,22 @@ PORTION = 25_000
 HANG_S = 120.0
 
 
-def portion(seed: int, first: int, count: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Figures:
+    """The numbers of mutations by verdict."""
+
+    mutations: int
+    refused: int
+    right: int
+    crashed: int
+    foreign: int
+    slowest_ms: float
+    peak_mb: int
+    samples: int
+    by_mutation: dict[str, int]
+
+
+def portion(seed: int, first: int, count: int) -> Portion:
     """Try `count` mutations in a child process; InvalidRun names the one that it died of, hung on, or got wrong."""
     with tempfile.NamedTemporaryFile() as note:
         note.write(NOTE.pack(-1))
@@ -52,13 +67,13 @@ def portion(seed: int, first: int, count: int) -> dict[str, Any]:
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}: {said[-2000:]}"
         raise InvalidRun(f"seed {seed}, number {last}: the process that decoded it ended with {how}")
-    found: dict[str, Any] = json.loads(printed)
-    if found["wrong"]:
-        raise InvalidRun("; ".join(found["wrong"][:10]))
+    found = Portion(**json.loads(printed))
+    if found.wrong:
+        raise InvalidRun("; ".join(found.wrong[:10]))
     return found
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Try all mutations of this seed."""
     total = QUICK if quick else FULL
     by_mutation: Counter[str] = Counter()
@@ -66,24 +81,24 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
     for first in range(0, total, PORTION):
         say(f"mutations {first + 1} to {first + PORTION} of {total}")
         parts.append(portion(seed, first, PORTION))
-        by_mutation.update(parts[-1]["by_mutation"])
-    return {
-        "mutations": total,
-        "refused": sum(p["refused"] for p in parts),
-        "right": sum(p["right"] for p in parts),
-        "crashed": 0,
-        "foreign": 0,
-        "slowest_ms": max(p["slowest_ms"] for p in parts),
-        "peak_mb": max(p["peak_mb"] for p in parts),
-        "samples": len(samples()),
-        "by_mutation": dict(by_mutation),
-    }
+        by_mutation.update(parts[-1].by_mutation)
+    return Figures(
+        mutations=total,
+        refused=sum(p.refused for p in parts),
+        right=sum(p.right for p in parts),
+        crashed=0,
+        foreign=0,
+        slowest_ms=max(p.slowest_ms for p in parts),
+        peak_mb=max(p.peak_mb for p in parts),
+        samples=len(samples()),
+        by_mutation=dict(by_mutation),
+    )
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    names = {"mutations": "mutated frames", "refused": "refused with a typed error", "right": "still a batch, of its own bytes"}
-    rows = [[text, f"{record[name]:,}"] for name, text in names.items()]
-    rows += [["crashes", "0"], ["foreign bytes", "0"], ["slowest, ms", f"{record['slowest_ms']:.1f}"]]
-    remark = f"Of {record['samples']} frames, one for each layout of columns; each also as a stream. Peak memory {record['peak_mb']} MB."
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    names = {"mutated frames": f.mutations, "refused with a typed error": f.refused, "still a batch, of its own bytes": f.right}
+    rows = [[text, f"{number:,}"] for text, number in names.items()]
+    rows += [["crashes", "0"], ["foreign bytes", "0"], ["slowest, ms", f"{f.slowest_ms:.1f}"]]
+    remark = f"Of {f.samples} frames, one for each layout of columns; each also as a stream. Peak memory {f.peak_mb} MB."
     return [Section("Mutated frames", ("", "frames"), rows, remark)]

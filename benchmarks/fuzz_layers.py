@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bringup import say
 from benchmarks.rules import InvalidRun
@@ -24,7 +24,19 @@ SAY_EVERY = 10_000
 SEEDS = 10_000_000
 
 
-def run(*, quick: bool, driver: str, seed: int, layers: int = 0) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Figures:
+    """The numbers of layers by what came of them, and of refused ones by reason."""
+
+    layers: int
+    unpacked: int
+    refused: int
+    reasons: dict[str, int]
+    slowest_cpu_ms: float
+    peak_mb: int
+
+
+def run(*, quick: bool, driver: str, seed: int, layers: int = 0) -> Figures:
     """Try this many `layers` (default: 50,000; quick: 5,000). InvalidRun at the first violation; no platform is needed."""
     count = layers or (QUICK_LAYERS if quick else LAYERS)
     results, reasons, slowest_ms, peak_mb = Counter[str](), Counter[str](), 0.0, 0
@@ -43,14 +55,7 @@ def run(*, quick: bool, driver: str, seed: int, layers: int = 0) -> dict[str, An
                     say(f"{results.total()} layers: {dict(results)}")
     if results.total() != count:
         raise InvalidRun(f"the worker ended with status {worker.returncode} after {results.total()} of {count} layers")
-    return {
-        "layers": count,
-        "unpacked": results["unpacked"],
-        "refused": results["refused"],
-        "reasons": dict(reasons.most_common()),
-        "slowest_cpu_ms": round(slowest_ms, 1),
-        "peak_mb": peak_mb,
-    }
+    return Figures(count, results["unpacked"], results["refused"], dict(reasons.most_common()), round(slowest_ms, 1), peak_mb)
 
 
 def _kind(why: str) -> str:
@@ -58,10 +63,8 @@ def _kind(why: str) -> str:
     return re.sub(r"[0-9]+", "N", re.sub(r"""b?(['"]).*\1""", "...", why))[:80]
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """The table of results and reasons."""
-    reasons = {"unpacked, as tarfile reads it": record["unpacked"]} | {f"refused: {why}": n for why, n in record["reasons"].items()}
-    note = f"slowest: {record['slowest_cpu_ms']:g} ms of processor time; memory: {record['peak_mb']} MiB"
-    return [
-        Section(f"{record['layers']} mutated layers", ("what came of it", "layers"), [(why, str(n)) for why, n in reasons.items()], note)
-    ]
+    reasons = {"unpacked, as tarfile reads it": f.unpacked} | {f"refused: {why}": n for why, n in f.reasons.items()}
+    note = f"slowest: {f.slowest_cpu_ms:g} ms of processor time; memory: {f.peak_mb} MiB"
+    return [Section(f"{f.layers} mutated layers", ("what came of it", "layers"), [(why, str(n)) for why, n in reasons.items()], note)]

@@ -81,6 +81,40 @@ OPERATIONS = (
 
 
 @dataclass(frozen=True)
+class Updated:
+    """Median ms from the request of an update until the new version is ready, and until it has answered."""
+
+    ready: float
+    p50: float
+
+
+@dataclass(frozen=True)
+class FirstFrame:
+    """Median ms of a process's first frame of 10,000 events, without and with a rehearsal."""
+
+    cold: float
+    rehearsed: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By language, ratios also by operation: to Python inside Spark, and to Python through UDO."""
+
+    languages: dict[str, dict[str, float]]
+    to_python_through_udo: dict[str, dict[str, float]]
+    events_per_s: dict[str, dict[str, int]]
+    hop_p50_us: dict[str, float]
+    filter_cpu_us: dict[str, dict[str, float]]
+    frame_p50_us: dict[str, dict[str, float]]
+    update_request_to_answer_ms: dict[str, float]
+    update_ready_ms: dict[str, float]
+    update_without_rehearsal_ms: dict[str, float]
+    first_frame_ms: dict[str, FirstFrame]
+    driver: str
+    rounds: int
+
+
+@dataclass(frozen=True)
 class Language:
     """A language: the folder of its SDK, its toolchain's command, and the commands that build and start its conformance operator."""
 
@@ -189,8 +223,8 @@ def deploy(p: Platform, name: str, language: Language, program: Path, operation:
     p.deploy(name, name)
 
 
-def updates(p: Platform, name: str, count: int) -> dict[str, float]:
-    """Update back and forth; return the median milliseconds from the request until the new version is ready, and until it has answered.
+def updates(p: Platform, name: str, count: int) -> Updated:
+    """Update back and forth.
 
     The event is sent once the update is done, so that the answer cannot be the old version's.
     """
@@ -205,7 +239,7 @@ def updates(p: Platform, name: str, count: int) -> dict[str, float]:
             answers.get(timeout=_REPLY_S)
             answered.append((time.perf_counter() - made.asked) * 1000)
             ready.append((made.ready - made.asked) * 1000)
-    return {"ready": round(statistics.median(ready), 1), "p50": round(statistics.median(answered), 1)}
+    return Updated(round(statistics.median(ready), 1), round(statistics.median(answered), 1))
 
 
 def called(name: str, keyed: bool, registry: str) -> Call:
@@ -233,8 +267,8 @@ def oracle(df: DataFrame, operation: Operation) -> DataFrame:
     return df if operation.name.startswith("forward") else df.where(col("amount") > lit(THRESHOLD))
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """Run the suite. Ratios are to Python inside Spark, and to Python through UDO."""
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
+    """Run the suite."""
     rounds = 1 if quick else 7
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
@@ -272,23 +306,23 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         rates = {operation.name: _measured(spark, p, operation, list(found), quick, rounds, seed) for operation in OPERATIONS}
-    return {
-        "languages": {name: _ratios(rates, name, "inside_spark") for name in [*found, "python"]},
-        "to_python_through_udo": {name: _ratios(rates, name, "python") for name in found},
-        "events_per_s": {operation: {name: round(r) for name, r in of.items()} for operation, of in rates.items()},
-        "hop_p50_us": {name: us["one event, batches"] for name, us in by_kind.items()},
-        "filter_cpu_us": processor,
-        "frame_p50_us": by_kind,
-        "update_request_to_answer_ms": {name: ms["p50"] for name, ms in rehearsed.items()},
-        "update_ready_ms": {name: ms["ready"] for name, ms in rehearsed.items()},
-        "update_without_rehearsal_ms": {name: ms["p50"] for name, ms in unrehearsed.items()},
-        "first_frame_ms": first,
-        "driver": driver,
-        "rounds": rounds,
-    }
+    return Figures(
+        languages={name: _ratios(rates, name, "inside_spark") for name in [*found, "python"]},
+        to_python_through_udo={name: _ratios(rates, name, "python") for name in found},
+        events_per_s={operation: {name: round(r) for name, r in of.items()} for operation, of in rates.items()},
+        hop_p50_us={name: us["one event, batches"] for name, us in by_kind.items()},
+        filter_cpu_us=processor,
+        frame_p50_us=by_kind,
+        update_request_to_answer_ms={name: ms.p50 for name, ms in rehearsed.items()},
+        update_ready_ms={name: ms.ready for name, ms in rehearsed.items()},
+        update_without_rehearsal_ms={name: ms.p50 for name, ms in unrehearsed.items()},
+        first_frame_ms=first,
+        driver=driver,
+        rounds=rounds,
+    )
 
 
-def in_python(p: Platform, isolation: str, count: int) -> dict[str, float]:
+def in_python(p: Platform, isolation: str, count: int) -> Updated:
     """Measure the same updates of an operator in Python."""
     name = f"updated_{isolation}"
     operator = next(operation.python for operation in OPERATIONS if operation.name == UNREHEARSED)
@@ -298,8 +332,8 @@ def in_python(p: Platform, isolation: str, count: int) -> dict[str, float]:
     return updates(p, name, count)
 
 
-def first_frames(command: list[str], work: Path, starts: int) -> dict[str, float]:
-    """Measure the milliseconds of a process's first frame of 10,000 events, one by one, without and with a rehearsal."""
+def first_frames(command: list[str], work: Path, starts: int) -> FirstFrame:
+    """Measure first frames, event by event."""
     samples = work / "samples.json"
     samples.write_text('[{"do": "add", "n": 1}]', "utf-8")
     numbers = pa.array(range(ROWS_PER_BATCH), pa.int64())
@@ -315,7 +349,7 @@ def first_frames(command: list[str], work: Path, starts: int) -> dict[str, float
             operator.once(batch)
             of_kind.append((time.perf_counter() - started) * 1000)
             operator.close()
-    return {how: round(statistics.median(of_kind), 1) for how, of_kind in taken.items()}
+    return FirstFrame(round(statistics.median(taken["cold"]), 1), round(statistics.median(taken["rehearsed"]), 1))
 
 
 def _ratios(rates: dict[str, dict[str, float]], name: str, base: str) -> dict[str, float]:
@@ -346,24 +380,21 @@ def _measured(
     return {name: statistics.median(r) for name, r in taken.items()}
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    names = list(record["languages"])
-    rows = [[o.what, *(f"{record['languages'][n][o.name]:.2f}" for n in names)] for o in OPERATIONS]
-    through = list(record["to_python_through_udo"])
-    other = [[o.what, *(f"{record['to_python_through_udo'][n][o.name]:.2f}" for n in through)] for o in OPERATIONS]
-    hop = [[name, f"{us:,.0f}"] for name, us in record["hop_p50_us"].items()]
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    rows = [[o.what, *(f"{of[o.name]:.2f}" for of in f.languages.values())] for o in OPERATIONS]
+    other = [[o.what, *(f"{of[o.name]:.2f}" for of in f.to_python_through_udo.values())] for o in OPERATIONS]
+    hop = [[name, f"{us:,.0f}"] for name, us in f.hop_p50_us.items()]
     ways = ("in_process", "shared", "socket")
-    cpu = [[name, *(f"{us[way]:,.0f}" if way in us else "" for way in ways)] for name, us in record["filter_cpu_us"].items()]
-    ready, answered = record["update_ready_ms"], record["update_request_to_answer_ms"]
+    cpu = [[name, *(f"{us[way]:,.0f}" if way in us else "" for way in ways)] for name, us in f.filter_cpu_us.items()]
     updated = [
-        [name, f"{ms:,.0f}", *(f"{of[name]:,.0f}" if name in of else "" for of in (ready, answered))]
-        for name, ms in record["update_without_rehearsal_ms"].items()
+        [name, f"{ms:,.0f}", *(f"{of[name]:,.0f}" if name in of else "" for of in (f.update_ready_ms, f.update_request_to_answer_ms))]
+        for name, ms in f.update_without_rehearsal_ms.items()
     ]
-    first = [[name, f"{ms['cold']:,.0f}", f"{ms['rehearsed']:,.0f}"] for name, ms in record["first_frame_ms"].items()]
+    first = [[name, f"{ms.cold:,.0f}", f"{ms.rehearsed:,.0f}"] for name, ms in f.first_frame_ms.items()]
     return [
-        Section("Through UDO, × Python inside Spark", ["operation", *names], rows, "Python inside Spark keeps no log and no state."),
-        Section("× Python through UDO", ["operation", *through], other),
+        Section("Through UDO, × Python inside Spark", ["operation", *f.languages], rows, "Python inside Spark keeps no log and no state."),
+        Section("× Python through UDO", ["operation", *f.to_python_through_udo], other),
         Section("A frame of one event, engine to operator's process and back, µs", ["language", "p50"], hop),
         Section(
             "Processor time of a filter's frame of 10,000 events, engine and operator's process, µs",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from benchmarks.bringup import Platform, platform, say
 from benchmarks.contenders.bare import bare_client
 from benchmarks.idle import cpu_percent
 from benchmarks.openloop import Arrivals, Client, send
-from benchmarks.quantiles import summary_ms
+from benchmarks.quantiles import Latencies, summary_ms
 from benchmarks.rules import check_sequence
 from benchmarks.tables import Section
 from udo_interface import connect
@@ -26,6 +27,30 @@ RATES = (1_000, 10_000, 100_000)
 WARM_S = 1.0
 IDLE_S = 20.0
 OPERATOR = "forward"
+
+
+@dataclass(frozen=True)
+class AtRate(Latencies):
+    """One rate: events/s as offered and as answered, and the events of a frame of answers."""
+
+    offered: int
+    achieved: int
+    events_per_frame: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By contender and rate, and the processor time of idle parts."""
+
+    rates: dict[str, AtRate]
+    bare_redis: dict[str, AtRate]
+    bare_redis_py: dict[str, AtRate]
+    idle_cpu_percent: float
+    idle_cpu_percent_others: dict[str, float]
+    idle_s: float
+    linger_ms: float
+    seconds: float
+    driver: str
 
 
 def event(i: int) -> dict[str, Any]:
@@ -52,7 +77,7 @@ CONTENDERS = {"rates": through_udo, "bare_redis": partial(_bare, "own"), "bare_r
 TEXTS = {"rates": "UDO", "bare_redis": "two bare lists", "bare_redis_py": "two bare lists, redis-py with hiredis"}
 
 
-def measure(p: Platform, contender: str, rate: int, seconds: float) -> dict[str, float]:
+def measure(p: Platform, contender: str, rate: int, seconds: float) -> AtRate:
     """Measure one rate with a new client. The first second warms up: it is not counted, but its answers are checked."""
     warm, events = int(rate * WARM_S), int(rate * (WARM_S + seconds))
     arrivals = Arrivals()
@@ -63,49 +88,54 @@ def measure(p: Platform, contender: str, rate: int, seconds: float) -> dict[str,
     latencies = (at - sent.due(ids))[warm:]
     achieved = (events - warm) / (at[-1] - (sent.started + warm / rate))
     frames = sum(1 for t in arrivals.times if t >= at[warm])
-    return {"offered": rate, "achieved": round(achieved), **summary_ms(latencies), "events_per_frame": round((events - warm) / frames, 1)}
+    return AtRate(
+        **vars(summary_ms(latencies)), offered=rate, achieved=round(achieved), events_per_frame=round((events - warm) / frames, 1)
+    )
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite. The seed changes nothing: events are numbered."""
     seconds = 4.0 if quick else 20.0
     with platform(driver) as p:
         p.push(OPERATOR, "1")
         p.deploy(OPERATOR, OPERATOR)
-        found: dict[str, dict[str, Any]] = {name: {} for name in CONTENDERS}
+        found: dict[str, dict[str, AtRate]] = {name: {} for name in CONTENDERS}
         for rate in RATES:
             say(f"{rate:,} events/s")
             for name, rates in found.items():
                 rates[str(rate)] = measure(p, name, rate, seconds)
         say(f"idle for {IDLE_S:.0f} s")
         idle = cpu_percent(p.processes(), IDLE_S)
-    return {
+    return Figures(
         **found,
-        "idle_cpu_percent": idle.pop("instance"),
-        "idle_cpu_percent_others": idle,
-        "idle_s": IDLE_S,
-        "linger_ms": ChannelSettings.linger_ms,
-        "seconds": seconds,
-        "driver": driver,
-    }
+        idle_cpu_percent=idle.pop("instance"),
+        idle_cpu_percent_others=idle,
+        idle_s=IDLE_S,
+        linger_ms=ChannelSettings.linger_ms,
+        seconds=seconds,
+        driver=driver,
+    )
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    keys = ("offered", "achieved", "mean_ms", "p50_ms", "p99_ms", "p999_ms", "max_ms", "events_per_frame")
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    ways = {"rates": f.rates, "bare_redis": f.bare_redis, "bare_redis_py": f.bare_redis_py}
     header = ("through", "events/s", "achieved", "mean ms", "p50", "p99", "p99.9", "max", "a frame")
     rows = [
-        [text, *(f"{r[k]:,.0f}" if k in ("offered", "achieved") else f"{r[k]:.2f}" for k in keys)]
-        for name, text in TEXTS.items()
-        for r in record.get(name, {}).values()
+        [
+            *(TEXTS[name], f"{r.offered:,.0f}", f"{r.achieved:,.0f}"),
+            *(f"{ms:.2f}" for ms in (r.mean_ms, r.p50_ms, r.p99_ms, r.p999_ms, r.max_ms, r.events_per_frame)),
+        ]
+        for name, rates in ways.items()
+        for r in rates.values()
     ]
     remark = (
-        f"Open loop, all events of {record['seconds']:g} s after a second of warm-up; linger {record['linger_ms']:g} ms. "
+        f"Open loop, all events of {f.seconds:g} s after a second of warm-up; linger {f.linger_ms:g} ms. "
         "Two bare lists: the same events through RPUSH and BLPOP to an echoing process, without log, numbering, fence or lease."
     )
-    idle = [["idle instance", f"{record['idle_cpu_percent']:.3f}"]]
-    idle += [[name.replace("_", " "), f"{value:.3f}"] for name, value in sorted(record["idle_cpu_percent_others"].items())]
+    idle = [["idle instance", f"{f.idle_cpu_percent:.3f}"]]
+    idle += [[name.replace("_", " "), f"{value:.3f}"] for name, value in sorted(f.idle_cpu_percent_others.items())]
     return [
         Section("Latency: round trip of an event", header, rows, remark),
-        Section(f"Processor time when idle, over {record['idle_s']:g} s", ("part", "% of a core"), idle),
+        Section(f"Processor time when idle, over {f.idle_s:g} s", ("part", "% of a core"), idle),
     ]

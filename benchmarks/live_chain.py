@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,22 +43,46 @@ _DRAIN_S = 60.0
 NODE_SETTINGS = {"calm_s": 600.0 / FASTER, "reverse_s": 30.0 / FASTER}
 
 
+Events = list[dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Decider:
+    """Who decides about the slots, with these settings: each deployment's own `policy`, or with '' the application that they form.
+
+    pause_s: the source's pause at each step, as with pause and resume.
+    """
+
+    policy: str
+    settings: Mapping[str, float]
+    pause_s: float = 0.0
+
+    def elasticity(self, most: int) -> dict[str, object]:
+        """Return the elasticity of a deployment, as the registry takes it."""
+        own = {"mode": "auto", "policy": self.policy, "settings": self.settings} if self.policy else {}
+        return {**own, "most": most}
+
+    def application(self) -> dict[str, object] | None:
+        """Return what the registry is told about the application; None if there is none."""
+        return None if self.policy else {"mode": "auto", "response_ms": R_MAX_MS, "interval_s": DECIDE_S, "settings": self.settings}
+
+
 @dataclass
 class _Stage:
     """The clients of one deployment: LANES threads, each with one client at a time."""
 
     name: str
     node: str
-    onwards: Callable[[list[dict[str, Any]]], None]
+    onwards: Callable[[Events], None]
     failures: list[BaseException]
 
     def __post_init__(self) -> None:
-        self.waiting: queue.Queue[list[dict[str, Any]] | None] = queue.Queue()
+        self.waiting: queue.Queue[Events | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(LANES)]
         for thread in self._threads:
             thread.start()
 
-    def put(self, events: list[dict[str, Any]]) -> None:
+    def put(self, events: Events) -> None:
         """Queue events for this deployment."""
         self.waiting.put(events)
 
@@ -94,6 +117,13 @@ class _Stage:
         self.onwards(batch.to_pylist())
 
 
+@dataclass(frozen=True)
+class LiveDay(chain.DayFigures):
+    """A day on real deployments; replica hours are scaled to a day of full length."""
+
+    events: int
+
+
 @dataclass
 class LiveOutcome:
     """The result of a contender's day. `at` and `due`: when each answer reached the sink, and when its event was due (perf_counter)."""
@@ -105,38 +135,35 @@ class LiveOutcome:
     steps: int = 0
     paused_s: float = 0.0
 
-    def figures(self) -> dict[str, Any]:
-        """Return the figures that benchmarks.elasticity reports; replica hours are scaled to a day of full length."""
+    def figures(self) -> LiveDay:
+        """Return the figures that benchmarks.elasticity reports."""
         ms = 1000 * (self.at - self.due)
         gaps = np.diff(np.sort(self.at), prepend=self.due[0])
         down_s = float(np.clip(gaps - GAP_S, 0, None).sum())
         held = sum(n * (b - a) for (a, n), (b, _) in itertools.pairwise(self.slots))
-        return {
-            "availability_percent": round(100 * (1 - min(down_s / self.seconds, 1.0)), 3),
-            "response_p95_ms": round(float(np.quantile(ms, 0.95)), 1),
-            "response_ok_percent": round(100 * float((ms <= R_MAX_MS).mean()), 2),
-            "reconfigurations": self.steps,
-            "replica_hours": round(24 * held / self.seconds, 1),
-            "replicas_most": max(n for _, n in self.slots),
-            "events": len(ms),
-        }
+        return LiveDay(
+            availability_percent=round(100 * (1 - min(down_s / self.seconds, 1.0)), 3),
+            response_p95_ms=round(float(np.quantile(ms, 0.95)), 1),
+            response_ok_percent=round(100 * float((ms <= R_MAX_MS).mean()), 2),
+            reconfigurations=self.steps,
+            replica_hours=round(24 * held / self.seconds, 1),
+            replicas_most=max(n for _, n in self.slots),
+            events=len(ms),
+        )
 
 
-def play(
-    p: Platform, day_s: float, elasticity: Mapping[str, Any], application: Mapping[str, Any] | None, pause_s: float, seed: int
-) -> LiveOutcome:
-    """Play a day under one contender: deployments with this `elasticity`, as an application if one is given. pause_s: the source's pause
-    at each step, as with pause and resume."""
+def play(p: Platform, day_s: float, decider: Decider, seed: int) -> LiveOutcome:
+    """Play a day under one contender."""
     names = [spec.name.replace("_", "-") for spec in chain.ROUTES]
     with p.registry() as registry:
         for name, spec in zip(names, chain.ROUTES, strict=True):
             most = min(spec.max_replicas, MOST)
             service = {"SERVICE_US": str(round(1e6 * spec.service_s * SLOWER))}
-            p.deploy(name, OPERATOR, env=service, elasticity={**elasticity, "most": most})
-        if application is not None:
-            registry.create_application(APPLICATION, names, response_ms=R_MAX_MS, mode="auto", **application)
+            p.deploy(name, OPERATOR, env=service, elasticity=decider.elasticity(most))
+        if (application := decider.application()) is not None:
+            registry.create_application(APPLICATION, names, **application)
         try:
-            return _Day(p, names, day_s, pause_s, seed).run()
+            return _Day(p, names, day_s, decider.pause_s, seed).run()
         finally:
             if application is not None:
                 registry.remove_application(APPLICATION)
@@ -152,11 +179,11 @@ class _Day:
         self._rates, self._day_s = rates, day_s
         self._failures: list[BaseException] = []
         self._at: list[float] = []
-        self._back: list[dict[str, Any]] = []
+        self._back: Events = []
         self._lock = threading.Lock()
 
     def run(self) -> LiveOutcome:
-        onwards: Callable[[list[dict[str, Any]]], None] = self._sink
+        onwards: Callable[[Events], None] = self._sink
         stages: list[_Stage] = []
         for name in reversed(self._names):
             stages.insert(0, _Stage(name, self._p.node_socket, onwards, self._failures))
@@ -190,7 +217,7 @@ class _Day:
         due_s = begun + np.array([event["due_us"] for event in self._back]) / 1e6
         return LiveOutcome(self._day_s, np.array(self._at), due_s, slots, steps, paused_s)
 
-    def _sink(self, events: list[dict[str, Any]]) -> None:
+    def _sink(self, events: Events) -> None:
         with self._lock:
             self._at += [time.perf_counter()] * len(events)
             self._back += events

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +32,31 @@ if TYPE_CHECKING:
 
 ROWS = 1_000
 SKIPPED = 5
-FULL, QUICK = {"rounds": 7, "batches": 25}, {"rounds": 2, "batches": 10}
 SCHEMA = "id long, card long, amount double, at long"
 STEPS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 NONE = "no operator"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The rounds, and the micro-batches of a query that count."""
+
+    rounds: int
+    batches: int
+
+
+FULL, QUICK = Scale(7, 25), Scale(2, 10)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """ms by way and step, medians of the rounds."""
+
+    ways: dict[str, dict[str, float]]
+    rows: int
+    rounds: int
+    batches: int
+    driver: str
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -74,10 +96,10 @@ def durations(spark: SparkSession, call: Callable[[DataFrame], DataFrame], sourc
     return found[SKIPPED:]
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the suite."""
     scale = QUICK if quick else FULL
-    batches = scale["batches"] + SKIPPED
+    batches = scale.batches + SKIPPED
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
         p.push("forward", "1")
@@ -91,13 +113,13 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         write(source, batches, seed)
         contenders = ways(p.registry_url)
         made: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-        for turn in range(scale["rounds"] + 1):
-            say(f"round {turn} of {scale['rounds']}" if turn else "warming up")
+        for turn in range(scale.rounds + 1):
+            say(f"round {turn} of {scale.rounds}" if turn else "warming up")
             for name, call in contenders.items():
                 found = durations(spark, call, source, batches)
                 if turn:
                     made[name].append(_medians(found))
-    return {"ways": {name: _medians(rounds) for name, rounds in made.items()}, "rows": ROWS, **scale, "driver": driver}
+    return Figures({name: _medians(rounds) for name, rounds in made.items()}, ROWS, scale.rounds, scale.batches, driver)
 
 
 def write(directory: Path, batches: int, seed: int) -> None:
@@ -109,13 +131,13 @@ def write(directory: Path, batches: int, seed: int) -> None:
         pq.write_table(pa.table(columns), directory / f"{b:03d}.parquet")
 
 
-def _medians(found: list[dict[str, Any]]) -> dict[str, float]:
+def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {step: statistics.median(d.get(step, 0) for d in found) for step in ("triggerExecution", *STEPS)}
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    header = ["ms", *made["ways"]]
-    rows = [[step, *(f"{way[step]:.0f}" for way in made["ways"].values())] for step in ("triggerExecution", *STEPS)]
-    remark = f"Medians of {made['rounds']} rounds of {made['batches']} micro-batches of {made['rows']:,} rows."
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    header = ["ms", *f.ways]
+    rows = [[step, *(f"{way[step]:.0f}" for way in f.ways.values())] for step in ("triggerExecution", *STEPS)]
+    remark = f"Medians of {f.rounds} rounds of {f.batches} micro-batches of {f.rows:,} rows."
     return [Section("One micro-batch by Spark's own clock", header, rows, remark)]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import click
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from benchmarks import update
 from benchmarks.bringup import Platform, platform, say, wait_until
 from benchmarks.keyed_load import KeyedLoad
-from benchmarks.quantiles import percentile
+from benchmarks.quantiles import Quantiles, percentile, quantiles
 from benchmarks.rules import InvalidRun, Sequence, check_sequence
 from benchmarks.tables import Section
 from udo_cli.platform import plans
@@ -60,6 +59,58 @@ class Seen:
     p99_ms: float
     worst_ms: float
     normal_p99_ms: float  # before the change
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The moves of one cell."""
+
+    pause_ms: Quantiles
+    completion_ms: Quantiles
+
+
+@dataclass(frozen=True)
+class Strategy(Moved):
+    """The moves by one strategy: at the usual size, by MB of state, and by events since the checkpoint."""
+
+    by_state_mb: dict[str, Moved]
+    by_replay_events: dict[str, Moved]
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """A rebalance of half the groups, medians of the repetitions."""
+
+    p99_ms: float
+    worst_ms: float
+    pause_ms: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Live updates in the same run."""
+
+    gap_ms: Quantiles
+    updates: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By strategy, and a rebalance by how many groups move at a time."""
+
+    direct: Strategy
+    cpal: Strategy
+    rebalance: dict[str, Rebalance]
+    update: Updates
+    normal_p99_ms: float
+    moves: int
+    events: int
+    lost: int
+    duplicated: int
+    reordered: int
+    rate: int
+    driver: str
 
 
 class Deployed:
@@ -160,9 +211,7 @@ class Deployed:
         wait_until(gone, _MOVE_S, f"the end of {self.name}")
 
 
-def run(
-    *, quick: bool, driver: str, seed: int, most_mb: int | None = None, count: int | None = None, rate: int = update.RATE
-) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int, most_mb: int | None = None, count: int | None = None, rate: int = update.RATE) -> Figures:
     """Run the whole suite; the seed determines the events."""
     count = count or (QUICK_COUNT if quick else COUNT)
     sizes = [mb for mb in (QUICK_SIZES_MB if quick else SIZES_MB) if mb <= (most_mb or mb)]
@@ -191,19 +240,19 @@ def run(
             deployed.judge()
             events += deployed.load.sent
             deployed.remove()
-    return {
+    return Figures(
         **{strategy: _told(cells, min(BASE_MB, sizes[-1])) for strategy, cells in moves.items()},
-        "rebalance": {how: _rebalance(seen) for how, seen in rebalances.items()},
-        "update": {"gap_ms": update.quantiles([s.pause_ms for s in updates]), "updates": len(updates)},
-        "normal_p99_ms": round(float(np.median([s.normal_p99_ms for cells in moves.values() for of in cells.values() for s in of])), 2),
-        "moves": sum(len(of) for cells in moves.values() for of in cells.values()),
-        "events": events,
-        "lost": 0,
-        "duplicated": 0,
-        "reordered": 0,
-        "rate": rate,
-        "driver": driver,
-    }
+        rebalance={how: _rebalance(seen) for how, seen in rebalances.items()},
+        update=Updates(quantiles([s.pause_ms for s in updates]), len(updates)),
+        normal_p99_ms=round(float(np.median([s.normal_p99_ms for cells in moves.values() for of in cells.values() for s in of])), 2),
+        moves=sum(len(of) for cells in moves.values() for of in cells.values()),
+        events=events,
+        lost=0,
+        duplicated=0,
+        reordered=0,
+        rate=rate,
+        driver=driver,
+    )
 
 
 def _updates(p: Platform, deployed: Deployed, count: int) -> list[Seen]:
@@ -231,68 +280,55 @@ def _rebalances(deployed: Deployed, count: int) -> dict[str, list[Seen]]:
     return found
 
 
-def _told(cells: dict[Cell, list[Seen]], base_mb: int) -> dict[str, Any]:
+def _told(cells: dict[Cell, list[Seen]], base_mb: int) -> Strategy:
     """The figures of one strategy."""
-    by_cell = {cell: {"pause_ms": _quantiles(s.pause_ms for s in of), **_completion(of)} for cell, of in cells.items()}
-    return {
-        **by_cell[base_mb, 0],
-        "by_state_mb": {str(mb): told for (mb, replay), told in by_cell.items() if not replay},
-        "by_replay_events": {str(replay): told for (mb, replay), told in by_cell.items() if mb == base_mb},
-    }
+    by_cell = {cell: Moved(quantiles([s.pause_ms for s in of]), quantiles([s.completion_ms for s in of])) for cell, of in cells.items()}
+    return Strategy(
+        **vars(by_cell[base_mb, 0]),
+        by_state_mb={str(mb): told for (mb, replay), told in by_cell.items() if not replay},
+        by_replay_events={str(replay): told for (mb, replay), told in by_cell.items() if mb == base_mb},
+    )
 
 
-def _quantiles(values: Iterable[float]) -> dict[str, float]:
-    return update.quantiles(list(values))
-
-
-def _completion(of: list[Seen]) -> dict[str, Any]:
-    return {"completion_ms": _quantiles(s.completion_ms for s in of)}
-
-
-def _rebalance(seen: list[Seen]) -> dict[str, Any]:
+def _rebalance(seen: list[Seen]) -> Rebalance:
     """The medians of the repetitions."""
-    return {
-        "p99_ms": round(float(np.median([s.p99_ms for s in seen])), 2),
-        "worst_ms": round(float(np.median([s.worst_ms for s in seen])), 2),
-        "pause_ms": round(float(np.median([s.pause_ms for s in seen])), 2),
-        "seconds": round(float(np.median([s.completion_ms for s in seen])) / 1000, 3),
-    }
+    return Rebalance(
+        p99_ms=round(float(np.median([s.p99_ms for s in seen])), 2),
+        worst_ms=round(float(np.median([s.worst_ms for s in seen])), 2),
+        pause_ms=round(float(np.median([s.pause_ms for s in seen])), 2),
+        seconds=round(float(np.median([s.completion_ms for s in seen])) / 1000, 3),
+    )
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """The tables of the curves and of the rebalance."""
     head = ("", *(f"{strategy}: {what}" for strategy in STRATEGIES for what in ("pause p50", "p99", "whole move p50")))
     found = []
-    for title, key, unit in (
-        ("Pause of moved key groups by state", "by_state_mb", "MB"),
-        ("Pause of moved key groups by events since the last checkpoint", "by_replay_events", "events"),
+    for title, direct, cpal, unit in (
+        ("Pause of moved key groups by state", f.direct.by_state_mb, f.cpal.by_state_mb, "MB"),
+        ("Pause of moved key groups by events since the last checkpoint", f.direct.by_replay_events, f.cpal.by_replay_events, "events"),
     ):
         rows = [
             [
                 f"{int(at):,} {unit}",
-                *(
-                    f"{figure:.1f}"
-                    for strategy in STRATEGIES
-                    for told in [made[strategy][key][at]]
-                    for figure in (told["pause_ms"]["p50"], told["pause_ms"]["p99"], told["completion_ms"]["p50"])
-                ),
+                *(f"{ms:.1f}" for m in (direct[at], cpal[at]) for ms in (m.pause_ms.p50, m.pause_ms.p99, m.completion_ms.p50)),
             ]
-            for at in made["cpal"][key]
+            for at in cpal
         ]
         found.append(Section(f"{title} (ms)", head, rows))
-    gap = made["update"]["gap_ms"]
+    gap = f.update.gap_ms
     found[-1] = Section(
         found[-1].title,
         head,
         found[-1].rows,
-        f"{made['moves']} moves of all key groups under {made['rate']:,} events/s: {made['events']:,} events, {made['lost']} lost, "
-        f"{made['duplicated']} duplicated, {made['reordered']} reordered. A live update in the same run: gap {gap['p50']:.1f} ms (p50), "
-        f"{gap['p99']:.1f} ms (p99). The 99th percentile of the latency before a move: {made['normal_p99_ms']:.1f} ms.",
+        f"{f.moves} moves of all key groups under {f.rate:,} events/s: {f.events:,} events, {f.lost} lost, "
+        f"{f.duplicated} duplicated, {f.reordered} reordered. A live update in the same run: gap {gap.p50:.1f} ms (p50), "
+        f"{gap.p99:.1f} ms (p99). The 99th percentile of the latency before a move: {f.normal_p99_ms:.1f} ms.",
     )
     names = {"at_once": "all at once", "rounds": f"in rounds of {ROUND_GROUPS} groups"}
     rows = [
-        [names[how], *(f"{told[key]:.1f}" for key in ("p99_ms", "worst_ms", "pause_ms")), f"{told['seconds']:.2f}"]
-        for how, told in made["rebalance"].items()
+        [names[how], *(f"{ms:.1f}" for ms in (told.p99_ms, told.worst_ms, told.pause_ms)), f"{told.seconds:.2f}"]
+        for how, told in f.rebalance.items()
     ]
     head = ("half of the groups move", "p99 (ms)", "worst (ms)", "longest gap (ms)", "seconds")
     return [*found, Section("A rebalance: latency of events that were due while it ran", head, rows)]

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,35 @@ SLOTS = 3
 KILLED, CUT_OFF = "kill_to_answer_ms", "partition_to_answer_ms"
 _TEXTS = {KILLED: "killed with its disk in the middle of an epoch", CUT_OFF: "cut off between two epochs"}
 _STUCK_S = 120.0
+
+
+@dataclass(frozen=True)
+class Times:
+    """ms of an epoch with a loss."""
+
+    p50: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Median:
+    """ms of an epoch without one."""
+
+    p50: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All losses; `runs` counts them."""
+
+    kill_to_answer_ms: Times
+    partition_to_answer_ms: Times
+    runs: int
+    lost: int
+    duplicated: int
+    epochs: int
+    epoch_ms: Median
+    driver: str
 
 
 class Loss:
@@ -106,7 +136,7 @@ class Loss:
                     os.kill(pid, signal.SIGCONT)
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite; each time the node of another slot is lost."""
     times = 1 if quick else 10
     found: dict[str, list[float]] = {KILLED: [], CUT_OFF: []}
@@ -130,21 +160,22 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         shutil.rmtree(top, ignore_errors=True)
     if sum(loss.wrong.values()):
         raise InvalidRun(f"events were lost or counted twice: {dict(loss.wrong)}")
-    figures = {kind: {"p50": _ms(statistics.median(times_s)), "max": _ms(max(times_s))} for kind, times_s in found.items()}
-    counted = {"runs": 2 * times, "lost": loss.wrong["lost"], "duplicated": loss.wrong["duplicated"]}
-    return {**figures, **counted, "epochs": loss.epochs, "epoch_ms": {"p50": _ms(statistics.median(normal))}, "driver": driver}
+    killed, cut_off = (Times(_ms(statistics.median(found[kind])), _ms(max(found[kind]))) for kind in (KILLED, CUT_OFF))
+    usual = Median(_ms(statistics.median(normal)))
+    return Figures(killed, cut_off, 2 * times, loss.wrong["lost"], loss.wrong["duplicated"], loss.epochs, usual, driver)
 
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 1)
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    rows = [[_TEXTS[kind], f"{record[kind]['p50'] / 1000:.2f}", f"{record[kind]['max'] / 1000:.2f}"] for kind in (KILLED, CUT_OFF)]
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    losses = {KILLED: f.kill_to_answer_ms, CUT_OFF: f.partition_to_answer_ms}
+    rows = [[_TEXTS[kind], f"{ms.p50 / 1000:.2f}", f"{ms.max / 1000:.2f}"] for kind, ms in losses.items()]
     remark = (
-        f"Three nodes on one machine, {SLOTS} slots with a replica each; {record['runs']} losses in {record['epochs']} epochs, events "
-        f"lost: {record['lost']}, counted twice: {record['duplicated']}. An epoch without a loss: {record['epoch_ms']['p50']:.0f} ms. A "
+        f"Three nodes on one machine, {SLOTS} slots with a replica each; {f.runs} losses in {f.epochs} epochs, events "
+        f"lost: {f.lost}, counted twice: {f.duplicated}. An epoch without a loss: {f.epoch_ms.p50:.0f} ms. A "
         "node is suspected 2 s after its last heartbeat."
     )
     return [Section("Loss of a node", ("a node is", "to the epoch's answers, median, s", "longest, s"), rows, remark)]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks import figures, tables
+from benchmarks.record import Record
 from benchmarks.tables import Section
 
 DOCUMENT = figures.DOCUMENT.with_name("papers.md")
 DRAWINGS = DOCUMENT.with_name("figures")
-Record = dict[str, Any]
 HEADER = ("", "paper", "here")
 
 

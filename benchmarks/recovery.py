@@ -14,13 +14,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.bringup import import_ms, say, wait_until
+from benchmarks.quantiles import Quantiles, quantiles
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
+
+if TYPE_CHECKING:
+    from benchmarks.chaos.attempt import Rows
 
 # The number of keys. Their state, the last events and counts by kind, is about 1 MB.
 KEYS = 16_000
@@ -35,6 +40,21 @@ SERVER_KILLS, QUICK_SERVER_KILLS = 10, 3
 _RETRY_S = 0.02
 
 
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Times in ms; those of servers are medians."""
+
+    kill_to_answer_ms: Quantiles
+    import_ms: Quantiles | None = None
+    redis_restart_to_answer_ms: float
+    state_restart_to_answer_ms: float
+    kills: int
+    state_bytes: int
+    goal_ms: int
+    lost: int
+    duplicated: int
+
+
 class Counts:
     """The expected running counts, and the differences found."""
 
@@ -42,7 +62,7 @@ class Counts:
         self._expected: Counter[str] = Counter()
         self.lost = self.duplicated = 0
 
-    def check(self, keys: list[str], rows: list[dict[str, Any]]) -> None:
+    def check(self, keys: list[str], rows: Rows) -> None:
         """Check the answers to one event of each of these keys."""
         got = {r["k"]: int(_COUNT.search(r["what"])[1]) for r in rows}  # type: ignore[index]
         for key in keys:
@@ -140,13 +160,14 @@ class _Kills:
 @contextmanager
 def _fresh(rng: np.random.Generator) -> Iterator[_Kills]:
     from benchmarks.chaos.kinds import HISTORY
-    from benchmarks.chaos.node import chaos_node
+    from benchmarks.chaos.node import NodeSetup, chaos_node
 
-    with chaos_node(HISTORY, module="node_manager") as (node, [name]):
+    with chaos_node(NodeSetup([HISTORY], module="node_manager")) as node:
+        [name] = node.deployed
         yield _Kills(node, name, rng)
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the suite: kills of the instance, then of the servers."""
     rng = np.random.default_rng(seed)
     instance, imports, counts = list[float](), list[float](), list[Counts]()
@@ -167,17 +188,17 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
     lost, duplicated = sum(c.lost for c in counts), sum(c.duplicated for c in counts)
     if lost or duplicated:
         raise InvalidRun(f"{lost} events lost, {duplicated} counted twice")
-    return {
-        "kill_to_answer_ms": _quantiles(instance),
-        "import_ms": _quantiles(imports),
-        "redis_restart_to_answer_ms": round(float(np.median(servers["queue"])), 1),
-        "state_restart_to_answer_ms": round(float(np.median(servers["state"])), 1),
-        "kills": len(instance),
-        "state_bytes": size,
-        "goal_ms": GOAL_MS,
-        "lost": lost,
-        "duplicated": duplicated,
-    }
+    return Figures(
+        kill_to_answer_ms=quantiles(instance, 1),
+        import_ms=quantiles(imports, 1),
+        redis_restart_to_answer_ms=round(float(np.median(servers["queue"])), 1),
+        state_restart_to_answer_ms=round(float(np.median(servers["state"])), 1),
+        kills=len(instance),
+        state_bytes=size,
+        goal_ms=GOAL_MS,
+        lost=lost,
+        duplicated=duplicated,
+    )
 
 
 def _state_bytes(node: Any, name: str) -> int:
@@ -192,25 +213,17 @@ def _state_bytes(node: Any, name: str) -> int:
         conn.close()
 
 
-def _quantiles(ms: list[float]) -> dict[str, float]:
-    ordered = np.sort(np.array(ms))
-    rank = {q: float(ordered[max(int(np.ceil(len(ordered) * q / 100)) - 1, 0)]) for q in (50, 99)}
-    return {"p50": round(rank[50], 1), "p99": round(rank[99], 1), "max": round(float(ordered[-1]), 1)}
-
-
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """One row per killed part."""
 
-    def cells(name: str) -> tuple[str, str]:
-        return (f"{made[name]['p50']:.1f}", f"{made[name]['p99']:.1f}") if name in made else ("–", "–")
+    def cells(ms: Quantiles | None) -> tuple[str, str]:
+        return (f"{ms.p50:.1f}", f"{ms.p99:.1f}") if ms is not None else ("–", "–")
 
     rows = [
-        ("instance", "its end seen, a warm one assigned, operator imported, state restored, frame answered", *cells("kill_to_answer_ms")),
-        ("", "of which the import of the operator's code", *cells("import_ms")),
-        ("queue server", "server restarted, attempt retried, frame answered", f"{made['redis_restart_to_answer_ms']:.0f}", ""),
-        ("state server", "server restarted with its data, END durable", f"{made['state_restart_to_answer_ms']:.0f}", ""),
+        ("instance", "its end seen, a warm one assigned, operator imported, state restored, frame answered", *cells(f.kill_to_answer_ms)),
+        ("", "of which the import of the operator's code", *cells(f.import_ms)),
+        ("queue server", "server restarted, attempt retried, frame answered", f"{f.redis_restart_to_answer_ms:.0f}", ""),
+        ("state server", "server restarted with its data, END durable", f"{f.state_restart_to_answer_ms:.0f}", ""),
     ]
-    remark = (
-        f"{made['kills']} kills at {made['state_bytes'] / 1e6:.2f} MB of state; {made['lost']} lost, {made['duplicated']} counted twice."
-    )
+    remark = f"{f.kills} kills at {f.state_bytes / 1e6:.2f} MB of state; {f.lost} lost, {f.duplicated} counted twice."
     return [Section("From kill -9 to the next answer", ("killed", "until", "p50 ms", "p99 ms"), rows, remark)]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -46,6 +46,31 @@ class Done:
     last: int
     count: int
     versions: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The longest times between two micro-batches, over the changes, in ms."""
+
+    p50: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to bring a new version; `usual_ms`: the median time between two micro-batches."""
+
+    gap_ms: Gap
+    usual_ms: float
+    changes: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By way."""
+
+    live_update: Way
+    redeploy: Way
 
 
 class Stream:
@@ -125,7 +150,7 @@ def _native(df: DataFrame, version: str) -> DataFrame:
     return df.mapInArrow(stamp, "id long, version long")
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Measure the longest gap of each change, by way. The seed changes nothing: events are numbered."""
     gaps: dict[str, list[float]] = {"live_update": [], "redeploy": []}
     usual: dict[str, list[float]] = {way: [] for way in gaps}
@@ -150,14 +175,12 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
                 stream.require_clean()
                 usual[way].append(stream.usual_ms())
             say(f"block {block + 1}: {gaps['live_update'][-1]:,.0f} ms by a live update, {gaps['redeploy'][-1]:,.0f} ms by redeploying")
-    return {
-        way: {
-            "gap_ms": {"p50": round(sorted(found)[len(found) // 2], 1), "max": round(max(found), 1)},
-            "usual_ms": round(sorted(usual[way])[len(usual[way]) // 2], 1),
-            "changes": len(found),
-        }
-        for way, found in gaps.items()
-    }
+
+    def of(way: str) -> Way:
+        gap = Gap(round(sorted(gaps[way])[len(gaps[way]) // 2], 1), round(max(gaps[way]), 1))
+        return Way(gap, round(sorted(usual[way])[len(usual[way]) // 2], 1), len(gaps[way]))
+
+    return Figures(of("live_update"), of("redeploy"))
 
 
 @contextmanager
@@ -171,12 +194,9 @@ def _spark(p: Platform) -> Iterator[tuple[SparkSession, Path]]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """A row per way."""
-    texts = {"live_update": "live update, `udo(…)`", "redeploy": "the query stopped and started again, `mapInArrow`"}
-    rows = [
-        (text, f"{made[way]['gap_ms']['p50']:,.0f}", f"{made[way]['gap_ms']['max']:,.0f}", f"{made[way]['usual_ms']:,.0f}")
-        for way, text in texts.items()
-    ]
-    remark = f"{made['redeploy']['changes']} changes each; micro-batches of {ROWS_PER_BATCH:,} events; no event lost or doubled."
+    ways = {"live update, `udo(…)`": f.live_update, "the query stopped and started again, `mapInArrow`": f.redeploy}
+    rows = [(text, f"{w.gap_ms.p50:,.0f}", f"{w.gap_ms.max:,.0f}", f"{w.usual_ms:,.0f}") for text, w in ways.items()]
+    remark = f"{f.redeploy.changes} changes each; micro-batches of {ROWS_PER_BATCH:,} events; no event lost or doubled."
     return [Section("A new version in a running query", ("by", "longest gap p50, ms", "max", "usual, ms"), rows, remark)]

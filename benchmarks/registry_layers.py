@@ -17,8 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bringup import say, wait_until
 from benchmarks.rules import InvalidRun
@@ -75,7 +75,21 @@ def _copy_and_hash(source: Path, target: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def run(*, quick: bool, driver: str = "process", seed: int = 0) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Figures:
+    """Seconds of each way, medians of the rounds; `push_vs_copy`: times as fast as copying."""
+
+    layer_mb: int
+    rounds: int
+    copy_s: float
+    push_s: float
+    pull_s: float
+    code_push_s: float
+    push_vs_copy: float
+    pull_vs_copy: float
+
+
+def run(*, quick: bool, driver: str = "process", seed: int = 0) -> Figures:
     """Measure the seconds of each way, and the copy's as a ratio to them; `driver` and `seed` make no difference."""
     size_mb, rounds = (QUICK_MB, 3) if quick else (FULL_MB, 5)
     seconds: dict[str, list[float]] = {"copy": [], "push": [], "pull": [], "code_push": []}
@@ -106,7 +120,7 @@ def run(*, quick: bool, driver: str = "process", seed: int = 0) -> dict[str, Any
         f"{way}_vs_copy": statistics.median(c / s for c, s in zip(seconds["copy"], seconds[way], strict=True)) for way in ("push", "pull")
     }
     medians = {f"{way}_s": statistics.median(took) for way, took in seconds.items()}
-    return {"layer_mb": size_mb, "rounds": rounds, **medians, **ratios}
+    return Figures(size_mb, rounds, **medians, **ratios)
 
 
 def _made(directory: Path) -> Path:
@@ -114,13 +128,13 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    rows = [["copy and hash", f"{record['copy_s']:.2f}", "1.00"]]
-    rows += [[way, f"{record[f'{way}_s']:.2f}", f"{record[f'{way}_vs_copy']:.2f}"] for way in ("push", "pull")]
-    rows += [["`udo push` of changed code", f"{record['code_push_s']:.2f}", ""]]
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    rows = [["copy and hash", f"{f.copy_s:.2f}", "1.00"]]
+    rows += [["push", f"{f.push_s:.2f}", f"{f.push_vs_copy:.2f}"], ["pull", f"{f.pull_s:.2f}", f"{f.pull_vs_copy:.2f}"]]
+    rows += [["`udo push` of changed code", f"{f.code_push_s:.2f}", ""]]
     remark = (
-        f"A layer of {record['layer_mb']} MB, {record['rounds']} rounds, medians; a push is on the disk when it ends, the copy is not. "
+        f"A layer of {f.layer_mb} MB, {f.rounds} rounds, medians; a push is on the disk when it ends, the copy is not. "
         "`udo push` is the whole command, import check included, samples left out (`--no-samples`)."
     )
     return [Section("Registry: one layer", ["", "s", "times as fast as copy and hash"], rows, remark)]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import closing
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.bringup import Platform, platform, say
-from benchmarks.quantiles import summary_ms
+from benchmarks.quantiles import Latencies, summary_ms
 from benchmarks.rules import InvalidRun, check_sequence
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
@@ -25,6 +25,20 @@ from udo_interface.lane.opening import ask as open_lane
 OPERATOR = "forward"
 ROWS_PER_FRAME = 10_000
 WAYS = {"local": "Unix socket", "remote": "TLS through the relay"}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By way; `events_per_s`: of each round. `throughput_ratio`: the median of the rounds' ratios, remote to local."""
+
+    events_per_s: dict[str, list[float]]
+    round_trip: dict[str, Latencies]
+    throughput_ratio: float
+    medians: dict[str, float]
+    relay: str
+    rows_per_frame: int
+    rounds: int
+    driver: str
 
 
 def frame(first: int, rows: int) -> pa.RecordBatch:
@@ -73,7 +87,7 @@ class Way:
         return found
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite. The seed changes nothing: events are numbered."""
     rounds, frames, trips = (5, 100, 1000) if quick else (9, 400, 4000)
     rates: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -93,29 +107,29 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             relay = next(s for s in node.status().servers if s.role == "relay")
     medians = {name: statistics.median(values) for name, values in rates.items()}
     pairs = [r / n for r, n in zip(rates["remote"], rates["local"], strict=True)]
-    return {
-        "events_per_s": rates,
-        "round_trip": {name: summary_ms(np.array(values)) for name, values in trip_s.items()},
-        "throughput_ratio": round(statistics.median(pairs), 3),
-        "medians": medians,
-        "relay": relay.version,
-        "rows_per_frame": ROWS_PER_FRAME,
-        "rounds": rounds,
-        "driver": driver,
-    }
+    return Figures(
+        events_per_s=rates,
+        round_trip={name: summary_ms(np.array(values)) for name, values in trip_s.items()},
+        throughput_ratio=round(statistics.median(pairs), 3),
+        medians=medians,
+        relay=relay.version,
+        rows_per_frame=ROWS_PER_FRAME,
+        rounds=rounds,
+        driver=driver,
+    )
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     rows = []
     for name, text in WAYS.items():
-        trip, rates = record["round_trip"][name], record["events_per_s"][name]
+        trip, rates = f.round_trip[name], f.events_per_s[name]
         spread = f"{readable(min(rates))} – {readable(max(rates))}"
-        share = f"{record['throughput_ratio']:.2f}" if name == "remote" else "1"
-        rows.append([text, readable(record["medians"][name]), spread, share, f"{trip['p50_ms']:.3f}", f"{trip['p99_ms']:.3f}"])
+        share = f"{f.throughput_ratio:.2f}" if name == "remote" else "1"
+        rows.append([text, readable(f.medians[name]), spread, share, f"{trip.p50_ms:.3f}", f"{trip.p99_ms:.3f}"])
     remark = (
-        f"One lane, frames of {record['rows_per_frame']:,} events of 32 bytes, a full window under way; one event at a time for the round "
-        f"trip. {record['rounds']} rounds in turn; × is the median of the rounds' ratios. Both ends, relay and instance share the machine."
+        f"One lane, frames of {f.rows_per_frame:,} events of 32 bytes, a full window under way; one event at a time for the round "
+        f"trip. {f.rounds} rounds in turn; × is the median of the rounds' ratios. Both ends, relay and instance share the machine."
     )
     header = ("a lane by", "events/s", "from – to", "×", "round trip p50, ms", "p99, ms")
     return [Section("A slot on another host, on loopback addresses", header, rows, remark)]

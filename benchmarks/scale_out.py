@@ -16,13 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.bringup import Platform, platform, say, wait_until
 from benchmarks.operators.patterns.patterns import SERVICE_S
-from benchmarks.quantiles import percentile
+from benchmarks.quantiles import medians, percentile
 from benchmarks.rules import InvalidRun, check_sequence
 from benchmarks.scale_load import SESSION, ChangingLoad
 from benchmarks.tables import Section
@@ -71,10 +70,46 @@ class Watched:
     errors: list[Exception] = field(default_factory=list)
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ScaledOut:
+    """One scale-out, or the medians of several; latencies from the decision until _AFTER_S after the take-over."""
+
+    latency_bump: float
+    normal_p99_ms: float
+    p99_ms: float
+    worst_ms: float
+    downtime_ms: float
+    take_over_ms: float
+    fairness: float
+    resource_seconds: float
+
+
+@dataclass(frozen=True)
+class Swung:
+    """A swinging load: the share of time with a backup, the steps, and the latency."""
+
+    prepared_percent: float
+    steps: int
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By strategy, and by δ2′ under a swinging load."""
+
+    active_backup: ScaledOut
+    checkpoint: ScaledOut
+    stop_and_restart: ScaledOut
+    slots_speedup: float
+    alarming_swept: dict[str, Swung]
+    rounds: int
+    patterns: int
+
+
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite; the seed determines the patterns."""
     spans, patterns = (QUICK_SPANS, QUICK_PATTERNS) if quick else (SPANS, PATTERNS)
-    found: dict[str, list[dict[str, float]]] = {strategy: [] for strategy in STRATEGIES}
+    found: dict[str, list[ScaledOut]] = {strategy: [] for strategy in STRATEGIES}
     with platform(driver) as p:
         p.push(OPERATOR, "1")
         speedup = _speedup(p, seed)
@@ -85,11 +120,11 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
                 found[strategy].append(made)
         swept = {}
         for alarming in QUICK_SWEEP if quick else SWEEP:
-            made = Contender(p, f"swing{alarming:g}", BACKUP, patterns, alarming, _NEVER).swing(QUICK_SWINGS_S if quick else SWINGS_S, seed)
-            say(f"swinging load, δ2′ = {alarming:g}: {made}")
-            swept[f"{alarming:g}"] = made
-    medians = {s: {k: round(float(np.median([m[k] for m in of])), 3) for k in of[0]} for s, of in found.items()}
-    return {**medians, "slots_speedup": speedup, "alarming_swept": swept, "rounds": len(found[BACKUP]), "patterns": patterns}
+            contender = Contender(p, f"swing{alarming:g}", BACKUP, patterns, alarming, _NEVER)
+            swept[f"{alarming:g}"] = swung = contender.swing(QUICK_SWINGS_S if quick else SWINGS_S, seed)
+            say(f"swinging load, δ2′ = {alarming:g}: {swung}")
+    backup, checkpoint, restart = (medians(found[s], 3) for s in STRATEGIES)
+    return Figures(backup, checkpoint, restart, speedup, swept, len(found[BACKUP]), patterns)
 
 
 def _speedup(p: Platform, seed: int) -> float:
@@ -122,7 +157,7 @@ class Contender:
         self._load = ChangingLoad(p.node_socket, name, patterns, BLOB_BYTES, 1)
         self._load.fill()
 
-    def double(self, spans: tuple[float, float, float], seed: int) -> dict[str, float]:
+    def double(self, spans: tuple[float, float, float], seed: int) -> ScaledOut:
         """Double the rate; return the figures of the scale-out."""
         before, rising, after = spans
 
@@ -135,7 +170,7 @@ class Contender:
         self.remove()
         return self._told(rate)
 
-    def swing(self, seconds: float, seed: int) -> dict[str, float]:
+    def swing(self, seconds: float, seed: int) -> Swung:
         """Let the load alternate around δ2′; return the share of time in which a backup runs, the steps, and the latency."""
 
         def rate(at_s: float) -> float:
@@ -147,11 +182,7 @@ class Contender:
         self.remove()
         ready = [bool(n) for _, _, n in self.watched.slots]
         latency = np.sort(self._latencies())
-        return {
-            "prepared_percent": round(100 * sum(ready) / len(ready), 1),
-            "steps": self.watched.steps,
-            "p99_ms": round(percentile(latency, 0.99), 2),
-        }
+        return Swung(round(100 * sum(ready) / len(ready), 1), self.watched.steps, round(percentile(latency, 0.99), 2))
 
     # -- the stream --------------------------------------------------------------------------------------------------
 
@@ -295,7 +326,7 @@ class Contender:
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def _told(self, rate: Callable[[float], float]) -> dict[str, float]:
+    def _told(self, rate: Callable[[float], float]) -> ScaledOut:
         w, load = self.watched, self._load
         if not w.done:
             raise InvalidRun(f"{self.name}: the load did not make it scale out")
@@ -310,16 +341,16 @@ class Contender:
         seconds = np.diff([*times, times[-1] + LOOK_S])
         needed = [float(math.ceil(rate(t - load.begun) * SERVICE_S)) for t in times]
         normal_p99, p99 = percentile(normal, 0.99), percentile(during, 0.99)
-        return {
-            "latency_bump": p99 / normal_p99,
-            "normal_p99_ms": normal_p99,
-            "p99_ms": p99,
-            "worst_ms": float(during[-1]),
-            "downtime_ms": float(np.diff(around).max()) * 1000,
-            "take_over_ms": (w.done - w.decided) * 1000,
-            "fairness": fairness_degree([float(n) for _, n, _ in w.slots], needed),
-            "resource_seconds": float(sum(s * (n + ready) for s, (_, n, ready) in zip(seconds, w.slots, strict=True))),
-        }
+        return ScaledOut(
+            latency_bump=p99 / normal_p99,
+            normal_p99_ms=normal_p99,
+            p99_ms=p99,
+            worst_ms=float(during[-1]),
+            downtime_ms=float(np.diff(around).max()) * 1000,
+            take_over_ms=(w.done - w.decided) * 1000,
+            fairness=fairness_degree([float(n) for _, n, _ in w.slots], needed),
+            resource_seconds=float(sum(s * (n + ready) for s, (_, n, ready) in zip(seconds, w.slots, strict=True))),
+        )
 
 
 class _Running:
@@ -352,7 +383,7 @@ class _Running:
 NAMES = {BACKUP: "active backup", CHECKPOINT: "checkpoint", RESTART: "stop and restart"}
 
 
-def sections(made: dict[str, Any]) -> list[Section]:
+def sections(f: Figures) -> list[Section]:
     """The tables of the strategies and of the values of δ2′."""
     head = (
         "",
@@ -364,15 +395,20 @@ def sections(made: dict[str, Any]) -> list[Section]:
         "fairness",
         "slot seconds",
     )
-    keys = ("latency_bump", "normal_p99_ms", "worst_ms", "downtime_ms", "take_over_ms", "fairness", "resource_seconds")
-    twice = ("latency_bump", "fairness")
-    rows = [[NAMES[s], *(f"{made[s][k]:.2f}" if k in twice else f"{made[s][k]:.1f}" for k in keys)] for s in STRATEGIES]
+    rows = [
+        [
+            *(name, f"{s.latency_bump:.2f}"),
+            *(f"{ms:.1f}" for ms in (s.normal_p99_ms, s.worst_ms, s.downtime_ms, s.take_over_ms)),
+            *(f"{s.fairness:.2f}", f"{s.resource_seconds:.1f}"),
+        ]
+        for name, s in zip(NAMES.values(), (f.active_backup, f.checkpoint, f.stop_and_restart), strict=True)
+    ]
     remark = (
         f"A rate that doubles from {FROM_PER_S:.0f} events/s; an operator that sleeps {SERVICE_S * 1000:g} ms per event; "
-        f"{made['patterns']:,} patterns of {BLOB_BYTES:,} bytes; {made['rounds']} round(s), medians. Two slots answer "
-        f"{made['slots_speedup']:.2f} × what one does. Every answer was compared with a plain count."
+        f"{f.patterns:,} patterns of {BLOB_BYTES:,} bytes; {f.rounds} round(s), medians. Two slots answer "
+        f"{f.slots_speedup:.2f} × what one does. Every answer was compared with a plain count."
     )
-    swept = [[at, f"{of['prepared_percent']:.0f} %", str(of["steps"]), f"{of['p99_ms']:.1f}"] for at, of in made["alarming_swept"].items()]
+    swept = [[at, f"{of.prepared_percent:.0f} %", str(of.steps), f"{of.p99_ms:.1f}"] for at, of in f.alarming_swept.items()]
     return [
         Section("Scaling out one slot to two while the rate doubles", head, rows, remark),
         Section("A load that swings between loads of 26 and 39", ("δ2′", "a backup runs", "steps", "p99 (ms)"), swept),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +23,41 @@ from udo_interface.java import QUIET, spark_session
 from udo_interface.store.store import FULL_EVERY, parsed
 
 PARTITIONS = 2
-FULL, QUICK = {"keys": (5_000, 200_000), "rows": 20_000, "batches": 21}, {"keys": (5_000, 50_000), "rows": 5_000, "batches": 11}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The numbers of keys, one after the other, the events of a micro-batch, and the micro-batches."""
+
+    keys: tuple[int, ...]
+    rows: int
+    batches: int
+
+
+FULL, QUICK = Scale((5_000, 200_000), 20_000, 21), Scale((5_000, 50_000), 5_000, 11)
+
+
+@dataclass(frozen=True)
+class OfKeys:
+    """One number of keys: ms of a micro-batch without a store, and of those that write deltas or all; the sizes of the files."""
+
+    keys: int
+    without_ms: float
+    delta_ms: float
+    full_ms: float
+    full_bytes: int
+    delta_bytes: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By number of keys."""
+
+    scales: list[OfKeys]
+    rows: int
+    batches: int
+    partitions: int
+    driver: str
 
 
 def durations(spark: SparkSession, registry: str, source: Path, stored: bool) -> tuple[list[float], dict[str, list[int]]]:
@@ -40,9 +74,9 @@ def durations(spark: SparkSession, registry: str, source: Path, stored: bool) ->
         return [p["durationMs"]["addBatch"] for p in query.recentProgress if p["numInputRows"]], sizes
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the suite."""
-    scale: dict[str, Any] = QUICK if quick else FULL
+    scale, found = QUICK if quick else FULL, list[OfKeys]()
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
         p.push("count", "1")
@@ -53,10 +87,9 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-bench-store-")))
-        found = []
-        for keys in scale["keys"]:
+        for keys in scale.keys:
             (work / str(keys)).mkdir()
-            write(spark, work / str(keys), keys, scale["rows"], scale["batches"], seed)
+            write(spark, work / str(keys), keys, scale.rows, scale.batches, seed)
             if not found:
                 say("warming up Spark")
                 durations(spark, p.registry_url, work / str(keys), True)
@@ -65,25 +98,26 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             with_it, sizes = durations(spark, p.registry_url, work / str(keys), True)
             if len(without) != len(with_it):
                 raise InvalidRun(f"{len(without)} micro-batches without a store, {len(with_it)} with one")
-            kinds = {"delta": [e for e in range(1, len(with_it)) if e % FULL_EVERY], "full": range(FULL_EVERY, len(with_it), FULL_EVERY)}
             found.append(
-                {
-                    "keys": keys,
-                    "without_ms": statistics.median(without[1:]),
-                    **{f"{kind}_ms": statistics.median(with_it[e] for e in epochs) for kind, epochs in kinds.items()},
-                    **{f"{kind}_bytes": round(statistics.mean(of_kind)) for kind, of_kind in sizes.items()},
-                }
+                OfKeys(
+                    keys=keys,
+                    without_ms=statistics.median(without[1:]),
+                    delta_ms=statistics.median(with_it[e] for e in range(1, len(with_it)) if e % FULL_EVERY),
+                    full_ms=statistics.median(with_it[e] for e in range(FULL_EVERY, len(with_it), FULL_EVERY)),
+                    full_bytes=round(statistics.mean(sizes["full"])),
+                    delta_bytes=round(statistics.mean(sizes["delta"])),
+                )
             )
-    return {"scales": found, "rows": scale["rows"], "batches": scale["batches"], "partitions": PARTITIONS, "driver": driver}
+    return Figures(found, scale.rows, scale.batches, PARTITIONS, driver)
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     header = ["keys", "no store, ms", "delta, ms", "all, ms", "a file: delta", "all"]
     rows = [
-        [f"{s['keys']:,}", *(f"{s[n]:.0f}" for n in ("without_ms", "delta_ms", "full_ms"))]
-        + [f"{s[n] / 1000:,.0f} KB" for n in ("delta_bytes", "full_bytes")]
-        for s in record["scales"]
+        [f"{s.keys:,}", *(f"{ms:.0f}" for ms in (s.without_ms, s.delta_ms, s.full_ms))]
+        + [f"{size / 1000:,.0f} KB" for size in (s.delta_bytes, s.full_bytes)]
+        for s in f.scales
     ]
-    remark = f"Medians of {record['batches']} micro-batches of {record['rows']:,} events, {record['partitions']} partitions."
+    remark = f"Medians of {f.batches} micro-batches of {f.rows:,} events, {f.partitions} partitions."
     return [Section("A micro-batch without and with a second state store", header, rows, remark)]

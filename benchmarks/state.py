@@ -26,7 +26,7 @@ from udo_runtime.state.durable import load_session
 from benchmarks.bringup import Platform, platform, say
 from benchmarks.contenders import stateful
 from benchmarks.contenders.stateful import Call
-from benchmarks.floor import floor
+from benchmarks.floor import Floor, floor
 from benchmarks.rules import InvalidRun
 from benchmarks.tables import Section
 from benchmarks.tables import count as readable
@@ -78,6 +78,51 @@ class Scale:
 # All are warmed up once the first scale is done. A query of Spark's own operators with a million keys takes up to ten minutes.
 FULL = (Scale(5_000, 300_000, 2, 2, 1), Scale(1_000_000, 300_000, 2, 3, 0, once=CONTENDERS[5:]))
 QUICK = (Scale(5_000, 100_000, 2, 1, 1), Scale(1_000_000, 300_000, 2, 1, 0, CONTENDERS[:5]))
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A session as a replacement instance reads it. Rates count durable bytes: bases and changes since."""
+
+    keys: int
+    bytes: int
+    durable_bytes: int
+    seconds: float
+    mb_per_s: float
+    read_mb_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfScale:
+    """One scale. `rates`: of each counted micro-batch; a ratio is absent if one of its two was not measured."""
+
+    events_per_s: dict[str, int]
+    udo_vs_stateless: float
+    udo_vs_udo_columns: float
+    udo_vs_udo_jvm: float
+    udo_vs_udo_columns_jvm: float
+    udo_vs_transform_with_state: float | None = None
+    udo_vs_apply_in_pandas_with_state: float | None = None
+    udo_columns_vs_stateless: float
+    udo_columns_vs_udo: float
+    udo_columns_vs_udo_jvm: float
+    udo_columns_vs_udo_columns_jvm: float
+    udo_columns_vs_transform_with_state: float | None = None
+    udo_columns_vs_apply_in_pandas_with_state: float | None = None
+    restore: Restored
+    floor: Floor | None = None
+    rows: int
+    rates: dict[str, list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(OfScale):
+    """Those of the first scale, and beside them those of a million keys."""
+
+    keys: int
+    keys_1000000: OfScale
+    driver: str
+    partitions: int
 
 
 def write(spark: SparkSession, directory: Path, keys: int, rows: int, batches: int, seed: int) -> None:
@@ -151,8 +196,8 @@ def check(spark: SparkSession, ways: dict[str, Call], directory: Path, seed: int
         raise InvalidRun("the counts of udo are not 1, 2, 3 ... for every key")
 
 
-def restore(p: Platform, session: str) -> dict[str, float]:
-    """Read a session as a replacement instance does, and decode every group. Rates count durable bytes: bases and changes since."""
+def restore(p: Platform, session: str) -> Restored:
+    """Read a session as a replacement instance does, and decode every group."""
     took, read, size, durable, keys = [], [], 0, 0, 0
     for _ in range(6):
         with contextlib.closing(access.connect(p.home.node, "state")) as conn:
@@ -164,12 +209,11 @@ def restore(p: Platform, session: str) -> dict[str, float]:
             took.append(time.perf_counter() - started)
             size, keys, durable = found.size, found.keys, sum(g.place.bytes for g in found.groups.values())
     seconds, read_s = statistics.median(took[1:]), statistics.median(read[1:])
-    rates = {"mb_per_s": durable / seconds / 1e6, "read_mb_per_s": durable / read_s / 1e6}
-    return {"keys": keys, "bytes": size, "durable_bytes": durable, "seconds": seconds, **rates}
+    return Restored(keys, size, durable, round(seconds, 4), round(durable / seconds / 1e6, 4), round(durable / read_s / 1e6, 4))
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """Run the suite. The record's top-level figures are those of 5,000 keys; those of a million are under `keys_1000000`."""
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
+    """Run the suite."""
     scales = QUICK if quick else FULL
     with ExitStack() as stack:
         p = stack.enter_context(platform(driver))
@@ -200,10 +244,10 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         check(spark, ways, work / "check", seed)
         found = {s.keys: measure(spark, p, ways, s, work / str(s.keys), seed) for s in scales}
     small, large = (found[s.keys] for s in scales)
-    return {**small, "keys": scales[0].keys, f"keys_{scales[1].keys}": large, "driver": driver, "partitions": PARTITIONS}
+    return Figures(**vars(small), keys=scales[0].keys, keys_1000000=large, driver=driver, partitions=PARTITIONS)
 
 
-def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scale, work: Path, seed: int) -> dict[str, Any]:
+def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scale, work: Path, seed: int) -> OfScale:
     """Measure one scale: all its contenders in turn, for its rounds."""
     work.mkdir(parents=True)
     write(spark, work, scale.keys, scale.rows, scale.batches, seed)
@@ -220,48 +264,48 @@ def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scal
     say(f"{scale.keys} keys: the bare loop")
     medians = {name: statistics.median(r) for name, r in taken.items()}
     ratios = {f"{ours}_vs_{name}": round(medians[ours] / r, 3) for ours in _OURS for name, r in medians.items() if name != ours}
-    return {
-        "events_per_s": {n: round(r) for n, r in medians.items()},
+    return OfScale(
+        events_per_s={n: round(r) for n, r in medians.items()},
         **ratios,
-        "restore": {n: round(v, 4) for n, v in restore(p, session).items()},
-        "floor": floor(scale.keys, seed),
-        "rows": scale.rows,
-        "rates": {n: [round(x) for x in r] for n, r in taken.items()},
-    }
+        restore=restore(p, session),
+        floor=floor(scale.keys, seed),
+        rows=scale.rows,
+        rates={n: [round(x) for x in r] for n, r in taken.items()},
+    )
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    million = record["keys_1000000"]
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
+    million = f.keys_1000000
 
-    def cells(part: dict[str, Any], name: str) -> list[str]:
-        rate, ours = part["events_per_s"].get(name), [part["events_per_s"].get(n) for n in _OURS]
+    def cells(part: OfScale, name: str) -> list[str]:
+        rate, ours = part.events_per_s.get(name), [part.events_per_s.get(n) for n in _OURS]
         return ["–"] * 3 if rate is None else [readable(rate), *(f"{r / rate:.2f}" if r else "–" for r in ours)]
 
-    rows = [[c.what, *cells(record, c.name), *cells(million, c.name)] for c in CONTENDERS]
+    rows = [[c.what, *cells(f, c.name), *cells(million, c.name)] for c in CONTENDERS]
     ours = ["UDO keyed ×", "in columns ×"]
-    header = ["counted by", f"{record['keys']:,} keys, events/s", *ours, "1,000,000 keys, events/s", *ours]
+    header = ["counted by", f"{f.keys:,} keys, events/s", *ours, "1,000,000 keys, events/s", *ours]
     restored = [
-        [f"{r['keys']:,.0f} keys", f"{r['bytes'] / 1e6:.1f} MB", f"{r['durable_bytes'] / 1e6:.1f} MB", f"{r['read_mb_per_s']:.0f} MB/s"]
-        + [f"{r['mb_per_s']:.0f} MB/s"]
-        for r in (record["restore"], million["restore"])
+        [f"{r.keys:,.0f} keys", f"{r.bytes / 1e6:.1f} MB", f"{r.durable_bytes / 1e6:.1f} MB", f"{r.read_mb_per_s:.0f} MB/s"]
+        + [f"{r.mb_per_s:.0f} MB/s"]
+        for r in (f.restore, million.restore)
     ]
     bare = [
         [
             f"{keys:,} keys",
-            f"{part['floor']['loop_us']:.2f}",
-            f"{part['floor']['lookup_us']:.2f}",
-            f"{2e6 / part['events_per_s']['stateless']:.2f}",
+            f"{part.floor.loop_us:.2f}",
+            f"{part.floor.lookup_us:.2f}",
+            f"{2e6 / part.events_per_s['stateless']:.2f}",
         ]
-        for keys, part in ((record["keys"], record), (1_000_000, million))
-        if "floor" in part
+        for keys, part in ((f.keys, f), (1_000_000, million))
+        if part.floor is not None
     ]
     return [
         Section(
             "Running count per key in a streaming query",
             header,
             rows,
-            f"local[2], medians of micro-batches behind the first; {record['rows']:,} and {million['rows']:,} events each.",
+            f"local[2], medians of micro-batches behind the first; {f.rows:,} and {million.rows:,} events each.",
         ),
         Section("Restoring a session", ["", "keys and values", "durable", "read at", "read and decoded at"], restored),
         Section("µs of processor time an event", ["", "bare loop", "its lookup alone", "two cores, stateless"], bare),

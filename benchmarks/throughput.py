@@ -38,7 +38,7 @@ _BATCH, _BATCH_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sq
 # The operator reads NARROW, the columns of `events`, out of WIDE columns: a call by name sends no others.
 NARROW = ("id", "card", "amount", "at")
 WIDE, WIDE_ROWS = 64, {"full": 1_000_000, "quick": 100_000}
-WIDE_CONTENDERS = ("native", "udo", "udo_jvm")
+WIDE_CONTENDERS = ("native", "udo", "udo_jvm")  # the first ones of CONTENDERS
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,52 @@ CONTENDERS = (
     Contender("udo_unbatched", "UDO, one event per frame", "as UDO", 40_000, 10_000),
 )
 Call = Callable[[DataFrame, str], DataFrame]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOperator:
+    """One operator's medians, and the medians of the rounds' own ratios, since other load affects a round's runs alike."""
+
+    events_per_s: dict[str, int]
+    udo_vs_native: float
+    udo_jvm_vs_native: float | None = None
+    udo_jvm_vs_native_unchecked: float | None = None
+    udo_jvm_vs_flight: float | None = None
+    udo_jvm_vs_udo: float | None = None
+    udo_vs_flight: float
+    udo_vs_http: float
+    udo_vs_lists: float
+    udo_vs_lists_redis_py: float
+    udo_vs_udf_rows: float
+    udo_vs_unbatched: float
+
+
+@dataclass(frozen=True)
+class Wide:
+    """`forward` on events of many columns."""
+
+    columns: int
+    columns_read: int
+    rows: int
+    events_per_s: dict[str, int]
+    udo_vs_native: float
+    udo_jvm_vs_native: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(OfOperator):
+    """Those of `operator`, the filter, and beside them those of `forward`."""
+
+    operator: str
+    forward: OfOperator
+    wide: Wide | None = None
+    driver: str
+    rows_per_batch: int
+    row_bytes: int
+    rows: dict[str, int]
+    rounds: int
+    rates: dict[str, dict[str, list[int]]]
+    guarantees: dict[str, str]
 
 
 def events(spark: SparkSession, rows: int, seed: int) -> DataFrame:
@@ -209,30 +255,36 @@ def measure_wide(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: 
     return {name: r[1:] for name, r in rates.items()}
 
 
-def figures(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians and ratios of one operator. Ratios are medians of the rounds' own ratios, since other load affects a round's runs alike."""
-
-    def ratio(other: str, of: str = "udo") -> float:
-        return round(statistics.median(u / o for u, o in zip(rates[of], rates[other], strict=True)), 3)
-
-    return {
-        "events_per_s": {name: round(statistics.median(r)) for name, r in rates.items()},
-        "udo_vs_native": ratio("native"),
-        "udo_jvm_vs_native": ratio("native", "udo_jvm"),
-        "udo_jvm_vs_native_unchecked": ratio("native_unchecked", "udo_jvm"),
-        "udo_jvm_vs_flight": ratio("flight", "udo_jvm"),
-        "udo_jvm_vs_udo": ratio("udo", "udo_jvm"),
-        "udo_vs_flight": ratio("flight"),
-        "udo_vs_http": ratio("http"),
-        "udo_vs_lists": ratio("lists"),
-        "udo_vs_lists_redis_py": ratio("lists_redis_py"),
-        "udo_vs_udf_rows": ratio("udf_rows"),
-        "udo_vs_unbatched": ratio("udo_unbatched"),
-    }
+def ratio(rates: dict[str, list[float]], of: str, other: str) -> float:
+    """Return the median of the rounds' ratios."""
+    return round(statistics.median(u / o for u, o in zip(rates[of], rates[other], strict=True)), 3)
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
-    """Run the whole suite. The record's top-level figures are those of the filter; those of `forward` are under its name."""
+def medians(rates: dict[str, list[float]]) -> dict[str, int]:
+    """Return each contender's median."""
+    return {name: round(statistics.median(r)) for name, r in rates.items()}
+
+
+def of_operator(rates: dict[str, list[float]]) -> OfOperator:
+    """Return the figures of one operator."""
+    return OfOperator(
+        events_per_s=medians(rates),
+        udo_vs_native=ratio(rates, "udo", "native"),
+        udo_jvm_vs_native=ratio(rates, "udo_jvm", "native"),
+        udo_jvm_vs_native_unchecked=ratio(rates, "udo_jvm", "native_unchecked"),
+        udo_jvm_vs_flight=ratio(rates, "udo_jvm", "flight"),
+        udo_jvm_vs_udo=ratio(rates, "udo_jvm", "udo"),
+        udo_vs_flight=ratio(rates, "udo", "flight"),
+        udo_vs_http=ratio(rates, "udo", "http"),
+        udo_vs_lists=ratio(rates, "udo", "lists"),
+        udo_vs_lists_redis_py=ratio(rates, "udo", "lists_redis_py"),
+        udo_vs_udf_rows=ratio(rates, "udo", "udf_rows"),
+        udo_vs_unbatched=ratio(rates, "udo", "udo_unbatched"),
+    )
+
+
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
+    """Run the whole suite."""
     rows = {c.name: c.quick_rows if quick else c.full_rows for c in CONTENDERS}
     rounds = 3 if quick else 7
     with calls(driver) as (spark, ways):
@@ -243,75 +295,61 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
         say(f"{WIDE} columns")
         wide_rows = WIDE_ROWS["quick" if quick else "full"]
         of_wide = measure_wide(spark, ways, wide_rows, rounds, seed)
-    per_operator = {operator: figures(rates[operator]) for operator in OPERATORS}
+    wide_ratios = (ratio(of_wide, name, "native") for name in WIDE_CONTENDERS[1:])
+    return Figures(
+        **vars(of_operator(rates["filter"])),
+        operator="filter",
+        forward=of_operator(rates["forward"]),
+        wide=Wide(WIDE, len(NARROW), wide_rows, medians(of_wide), *wide_ratios),
+        driver=driver,
+        rows_per_batch=ROWS_PER_BATCH,
+        row_bytes=ROW_BYTES,
+        rows=rows,
+        rounds=rounds,
+        rates={o: {n: [round(x) for x in r] for n, r in by.items()} for o, by in rates.items()},
+        guarantees={c.name: c.guarantees for c in CONTENDERS},
+    )
+
+
+def _ratios(of: OfOperator) -> dict[str, float | None]:
     return {
-        **per_operator["filter"],
-        "operator": "filter",
-        "forward": per_operator["forward"],
-        "wide": {
-            "columns": WIDE,
-            "columns_read": len(NARROW),
-            "rows": wide_rows,
-            "events_per_s": {name: round(statistics.median(r)) for name, r in of_wide.items()},
-            **{
-                f"{name}_vs_native": round(statistics.median(u / o for u, o in zip(of_wide[name], of_wide["native"], strict=True)), 3)
-                for name in WIDE_CONTENDERS[1:]
-            },
-        },
-        "driver": driver,
-        "rows_per_batch": ROWS_PER_BATCH,
-        "row_bytes": ROW_BYTES,
-        "rows": rows,
-        "rounds": rounds,
-        "rates": {o: {n: [round(x) for x in r] for n, r in by.items()} for o, by in rates.items()},
-        "guarantees": {c.name: c.guarantees for c in CONTENDERS},
+        "UDO against mapInArrow": of.udo_vs_native,
+        "UDO against Arrow Flight": of.udo_vs_flight,
+        "UDO against HTTP per batch": of.udo_vs_http,
+        "UDO against two bare lists": of.udo_vs_lists,
+        "UDO against two bare lists, redis-py with hiredis": of.udo_vs_lists_redis_py,
+        "UDO against row-wise @udf": of.udo_vs_udf_rows,
+        "UDO against UDO, one event per frame": of.udo_vs_unbatched,
+        "UDO on the JVM path against mapInArrow": of.udo_jvm_vs_native,
+        "UDO on the JVM path against mapInArrow without the bound of bytes": of.udo_jvm_vs_native_unchecked,
+        "UDO on the JVM path against Arrow Flight": of.udo_jvm_vs_flight,
+        "UDO on the JVM path against UDO": of.udo_jvm_vs_udo,
     }
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    forward = record["forward"]
-    native_rates = {"filter": record["events_per_s"]["native"], "forward": forward["events_per_s"]["native"]}
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
 
     def cells(name: str) -> list[str]:
-        mine = {"filter": record["events_per_s"][name], "forward": forward["events_per_s"][name]}
-        return [f for o in OPERATORS for f in (readable(mine[o]), f"{mine[o] / native_rates[o]:.3f}")]
+        return [text for of in (f, f.forward) for n in [of.events_per_s] for text in (readable(n[name]), f"{n[name] / n['native']:.3f}")]
 
-    rows = [[c.what, *cells(c.name)] for c in CONTENDERS if c.name in record["events_per_s"]]
+    rows = [[c.what, *cells(c.name)] for c in CONTENDERS if c.name in f.events_per_s]
     header = ["called by", "filter/s", "× native", "forward/s", "× native"]
     ratios = [
-        [f"UDO against {what}", f"{record[key]:.2f}", f"{forward[key]:.2f}"]
-        for what, key in (
-            ("mapInArrow", "udo_vs_native"),
-            ("Arrow Flight", "udo_vs_flight"),
-            ("HTTP per batch", "udo_vs_http"),
-            ("two bare lists", "udo_vs_lists"),
-            ("two bare lists, redis-py with hiredis", "udo_vs_lists_redis_py"),
-            ("row-wise @udf", "udo_vs_udf_rows"),
-            ("UDO, one event per frame", "udo_vs_unbatched"),
-        )
+        [text, f"{of_filter:.2f}", f"{of_forward:.2f}"]
+        for (text, of_filter), of_forward in zip(_ratios(f).items(), _ratios(f.forward).values(), strict=True)
+        if of_filter is not None and of_forward is not None
     ]
-    ratios += [
-        [f"UDO on the JVM path against {what}", f"{record[key]:.2f}", f"{forward[key]:.2f}"]
-        for what, key in (
-            ("mapInArrow", "udo_jvm_vs_native"),
-            ("mapInArrow without the bound of bytes", "udo_jvm_vs_native_unchecked"),
-            ("Arrow Flight", "udo_jvm_vs_flight"),
-            ("UDO", "udo_jvm_vs_udo"),
-        )
-        if key in record  # older records do not have this path
-    ]
-    remark = f"{record['rounds']} rounds, {record['rows_per_batch']:,} rows of {record['row_bytes']} bytes a batch, local[2], noop sink."
-    few = record.get("wide")
+    remark = f"{f.rounds} rounds, {f.rows_per_batch:,} rows of {f.row_bytes} bytes a batch, local[2], noop sink."
+    few = f.wide
     of_wide = (
         [
             Section(
-                f"Throughput: {few['columns']} columns, of which `forward` reads {few['columns_read']}",
+                f"Throughput: {few.columns} columns, of which `forward` reads {few.columns_read}",
                 ["called by", "events/s", "× native"],
                 [
-                    [c.what, readable(few["events_per_s"][c.name]), f"{few.get(f'{c.name}_vs_native', 1.0):.2f}"]
-                    for c in CONTENDERS
-                    if c.name in few["events_per_s"]
+                    [c.what, readable(few.events_per_s[c.name]), f"{times:.2f}"]
+                    for c, times in zip(CONTENDERS[:3], (1.0, few.udo_vs_native, few.udo_jvm_vs_native), strict=True)
                 ],
                 "mapInArrow is sent all columns, a call by name those that the operator names.",
             )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import click
 import numpy as np
@@ -20,7 +19,8 @@ import psutil
 from benchmarks.bringup import Platform, import_ms, platform, say, wait_until
 from benchmarks.keyed_load import KeyedLoad
 from benchmarks.openloop import Arrivals, Sent, send
-from benchmarks.quantiles import percentile
+from benchmarks.quantiles import Quantiles, quantiles
+from benchmarks.record import Record
 from benchmarks.rules import InvalidRun, Sequence, check_sequence
 from benchmarks.tables import Section
 from udo_interface import connect
@@ -53,6 +53,42 @@ class Update:
     ready: float
     done: float
     import_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Figures in ms of each update, as the client saw it; of `epoch_end_pause_ms`, of each epoch's end without an update near."""
+
+    request_to_answer_ms: list[float] = field(default_factory=list)
+    gap_ms: list[float] = field(default_factory=list)
+    gap_within_epoch_ms: list[float] = field(default_factory=list)
+    preparation_ms: list[float] = field(default_factory=list)
+    pause_ms: list[float] = field(default_factory=list)
+    epoch_end_pause_ms: list[float] = field(default_factory=list)
+    import_ms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The updates of one run. more: runs with more state."""
+
+    updates: int
+    state_mb: int
+    request_to_answer_ms: Quantiles
+    gap_ms: Quantiles
+    gap_within_epoch_ms: Quantiles | None = None
+    preparation_ms: Quantiles
+    pause_ms: Quantiles
+    epoch_end_pause_ms: Quantiles | None = None
+    import_ms: Quantiles | None = None
+    gaps_ms: list[float]
+    lost: int
+    duplicated: int
+    reordered: int
+    rate: int
+    events: int
+    driver: str
+    more: tuple[Figures, ...] = ()
 
 
 def one(p: Platform, version: str, name: str = OPERATOR) -> Update:
@@ -102,9 +138,7 @@ def warm_waits(p: Platform, served: set[int], warm: int) -> bool:
         return False
 
 
-def switches(
-    made: list[Update], at: npt.NDArray[np.float64], versions: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> dict[str, list[float]]:
+def switches(made: list[Update], at: npt.NDArray[np.float64], versions: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Switches:
     """Return figures per update in ms, such as the time to the first answer of the new version, and the gap between answers at the switch.
 
     A keyed stream pauses at the `ends` of its epochs, while they are written to disk: these pauses are reported separately, and so are
@@ -113,29 +147,21 @@ def switches(
     changes = np.flatnonzero(np.diff(versions))
     if len(changes) != len(made):
         raise InvalidRun(f"the answers change their version {len(changes)} times, expected {len(made)}, once per update")
-    names = ("request_to_answer_ms", "gap_ms", "gap_within_epoch_ms", "preparation_ms", "pause_ms", "epoch_end_pause_ms")
-    found: dict[str, list[float]] = {name: [] for name in names}
-    found["import_ms"] = [u.import_ms for u in made[:-1]]  # known once an update has settled, so not for the last one
+    found = Switches(import_ms=[u.import_ms for u in made[:-1]])  # known once an update has settled, so not for the last one
     beside = np.ones(len(ends), bool)
     for update, i in zip(made, changes, strict=True):
         if versions[i + 1] != int(update.version):
             raise InvalidRun(f"expected answers of version {update.version} after its update, got {versions[i + 1]}")
-        found["request_to_answer_ms"].append((at[i + 1] - update.asked) * 1000)
-        found["preparation_ms"].append((update.ready - update.asked) * 1000)
-        found["gap_ms"].append((at[i + 1] - at[i]) * 1000)
+        found.request_to_answer_ms.append((at[i + 1] - update.asked) * 1000)
+        found.preparation_ms.append((update.ready - update.asked) * 1000)
+        found.gap_ms.append((at[i + 1] - at[i]) * 1000)
         if i not in ends:
-            found["gap_within_epoch_ms"].append(found["gap_ms"][-1])
+            found.gap_within_epoch_ms.append(found.gap_ms[-1])
         beside &= (at[ends] < update.asked - SETTLE_S) | (at[ends] > update.done + SETTLE_S)
         around = at[(at >= update.asked) & (at <= update.done + SETTLE_S)]
-        found["pause_ms"].append(float(np.diff(around).max()) * 1000)
-    found["epoch_end_pause_ms"] = list((at[ends + 1] - at[ends])[beside] * 1000)
+        found.pause_ms.append(float(np.diff(around).max()) * 1000)
+    found.epoch_end_pause_ms.extend((at[ends + 1] - at[ends])[beside] * 1000)
     return found
-
-
-def quantiles(values: list[float]) -> dict[str, float]:
-    """Return p50, p99, and max."""
-    ordered = np.sort(np.array(values))
-    return {"p50": round(percentile(ordered, 0.5), 2), "p99": round(percentile(ordered, 0.99), 2), "max": round(float(ordered[-1]), 2)}
 
 
 def load(p: Platform, count: int, rate: int) -> tuple[list[Update], Arrivals, Sent]:
@@ -193,7 +219,7 @@ def keyed_load(p: Platform, count: int, state_mb: int, seed: int, rate: int) -> 
     return made, stream
 
 
-def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | None = None, rate: int = RATE) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | None = None, rate: int = RATE) -> Figures:
     """Run the whole suite. Without state the seed changes nothing: events are numbered."""
     count = count or (12 if quick else 200)
     if state_mb:
@@ -209,7 +235,7 @@ def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | 
     return _figures(found, sequence, sent.events, 0, driver, rate)
 
 
-def _with_state(driver: str, count: int, state_mb: int, seed: int, rate: int) -> dict[str, Any]:
+def _with_state(driver: str, count: int, state_mb: int, seed: int, rate: int) -> Figures:
     with platform(driver) as p:
         for version in VERSIONS:
             p.push(KEYED, version)
@@ -222,24 +248,28 @@ def _with_state(driver: str, count: int, state_mb: int, seed: int, rate: int) ->
     return _figures(found, sequence, stream.sent, state_mb, driver, rate)
 
 
-def _figures(found: dict[str, list[float]], sequence: Sequence, events: int, state_mb: int, driver: str, rate: int) -> dict[str, Any]:
-    return {
-        "updates": len(found["gap_ms"]),
-        "state_mb": state_mb,
-        **{name: quantiles(values) for name, values in found.items() if values},
-        "gaps_ms": [round(gap, 1) for gap in found["gap_ms"]],
-        "lost": sequence.lost,
-        "duplicated": sequence.duplicated,
-        "reordered": sequence.reordered,
-        "rate": rate,
-        "events": events,
-        "driver": driver,
-    }
+def _figures(found: Switches, sequence: Sequence, events: int, state_mb: int, driver: str, rate: int) -> Figures:
+    return Figures(
+        updates=len(found.gap_ms),
+        state_mb=state_mb,
+        request_to_answer_ms=quantiles(found.request_to_answer_ms),
+        gap_ms=quantiles(found.gap_ms),
+        gap_within_epoch_ms=quantiles(found.gap_within_epoch_ms) if found.gap_within_epoch_ms else None,
+        preparation_ms=quantiles(found.preparation_ms),
+        pause_ms=quantiles(found.pause_ms),
+        epoch_end_pause_ms=quantiles(found.epoch_end_pause_ms) if found.epoch_end_pause_ms else None,
+        import_ms=quantiles(found.import_ms) if found.import_ms else None,
+        gaps_ms=[round(gap, 1) for gap in found.gap_ms],
+        **vars(sequence),
+        rate=rate,
+        events=events,
+        driver=driver,
+    )
 
 
-def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def together(records: list[Record]) -> Record | None:
     """Join the newest full (else quick) run of each size of state into one record: the one with the least state, the others in `more`."""
-    newest: dict[int, dict[str, Any]] = {}
+    newest: dict[int, Record] = {}
     for r in (*(r for r in records if r["arguments"]["quick"]), *(r for r in records if not r["arguments"]["quick"])):
         if r["driver"] == "process" and r["rate"] == RATE:
             newest[r["state_mb"]] = r
@@ -249,24 +279,24 @@ def together(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {**first, "more": more}
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
-    names = {
-        "preparation_ms": "request to ready (standby loaded)",
-        "import_ms": "of this, the import of the operator's code",
-        "request_to_answer_ms": "request to first answer of the new version",
-        "gap_ms": "gap at the switch: last old to first new answer",
-        "gap_within_epoch_ms": "the same, of the switches that did not fall on an epoch's end",
-        "epoch_end_pause_ms": "pause at an epoch's end, no update near",
-        "pause_ms": "longest pause between answers from request to settled",
-    }
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     found = []
-    for r in (record, *record.get("more", ())):
-        rows = [[text, *(f"{r[key][q]:.1f}" for q in ("p50", "p99", "max"))] for key, text in names.items() if key in r]
-        state = f"{r['state_mb']:,} MB of state" if r["state_mb"] else "stateless"
+    for r in (f, *f.more):
+        measured = (
+            ("request to ready (standby loaded)", r.preparation_ms),
+            ("of this, the import of the operator's code", r.import_ms),
+            ("request to first answer of the new version", r.request_to_answer_ms),
+            ("gap at the switch: last old to first new answer", r.gap_ms),
+            ("the same, of the switches that did not fall on an epoch's end", r.gap_within_epoch_ms),
+            ("pause at an epoch's end, no update near", r.epoch_end_pause_ms),
+            ("longest pause between answers from request to settled", r.pause_ms),
+        )
+        rows = [[text, f"{q.p50:.1f}", f"{q.p99:.1f}", f"{q.max:.1f}"] for text, q in measured if q is not None]
+        state = f"{r.state_mb:,} MB of state" if r.state_mb else "stateless"
         remark = (
-            f"{r['updates']} updates under {r['rate']:,} events/s, warm pool, {state}: {r['events']:,} events, "
-            f"{r['lost']} lost, {r['duplicated']} duplicated, {r['reordered']} reordered."
+            f"{r.updates} updates under {r.rate:,} events/s, warm pool, {state}: {r.events:,} events, "
+            f"{r.lost} lost, {r.duplicated} duplicated, {r.reordered} reordered."
         )
         found.append(Section(f"Live update under load, {state}", ("ms", "p50", "p99", "max"), rows, remark))
     return found

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import psutil
@@ -54,6 +53,28 @@ CASES = (
     Case("forward_text", "forward, two columns of text", "Forward", _TEXT),
     Case("forward_umlauts", "forward, one of the two not ASCII", "Forward", _TEXT, "Zürich-Örlikon"),
 )
+
+
+@dataclass(frozen=True)
+class OfCase:
+    """Events per second with the checks, and without, and the medians of the rounds' own ratios."""
+
+    events_per_s: int
+    events_per_s_without: int
+    ratio: float
+    cpu_ratio: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By case; the first two are those of the filter."""
+
+    validation_vs_without: float
+    validation_vs_without_cpu: float
+    cases: dict[str, OfCase]
+    rounds: int
+    rows_per_batch: int
+    driver: str
 
 
 def batches(case: Case, seed: int) -> list[pa.RecordBatch]:
@@ -152,7 +173,7 @@ class Calls:
             client.close()
 
 
-def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
     """Run the whole suite; ratios are medians of the rounds' own ratios."""
     rounds, times = (7, 6) if quick else (41, 12)
     rates: dict[str, dict[str, list[tuple[float, float]]]] = {c.name: {w: [] for w in WAYS} for c in CASES}
@@ -168,36 +189,25 @@ def run(*, quick: bool, driver: str, seed: int) -> dict[str, Any]:
             finally:
                 calls.close()
     found = {name: _figures(by) for name, by in rates.items()}
-    return {
-        "validation_vs_without": found["filter"]["ratio"],
-        "validation_vs_without_cpu": found["filter"]["cpu_ratio"],
-        "cases": found,
-        "rounds": rounds - 1,
-        "rows_per_batch": ROWS,
-        "driver": driver,
-    }
+    return Figures(found["filter"].ratio, found["filter"].cpu_ratio, found, rounds - 1, ROWS, driver)
 
 
-def _figures(rates: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+def _figures(rates: dict[str, list[tuple[float, float]]]) -> OfCase:
     checked, unchecked = (rates[w][1:] for w in WAYS)
 
     def ratio(which: int) -> float:
         return round(statistics.median(a[which] / b[which] for a, b in zip(checked, unchecked, strict=True)), 3)
 
-    return {
-        "events_per_s": round(statistics.median(r for r, _ in checked)),
-        "events_per_s_without": round(statistics.median(r for r, _ in unchecked)),
-        "ratio": ratio(0),
-        "cpu_ratio": ratio(1),
-    }
+    with_s, without_s = (round(statistics.median(r for r, _ in of)) for of in (checked, unchecked))
+    return OfCase(with_s, without_s, ratio(0), ratio(1))
 
 
-def sections(record: dict[str, Any]) -> list[Section]:
-    """The tables of a record."""
+def sections(f: Figures) -> list[Section]:
+    """The tables of a run."""
     rows = [
-        [c.what, count(f["events_per_s"]), count(f["events_per_s_without"]), f"{f['ratio']:.3f}", f"{f['cpu_ratio']:.3f}"]
+        [c.what, count(of.events_per_s), count(of.events_per_s_without), f"{of.ratio:.3f}", f"{of.cpu_ratio:.3f}"]
         for c in CASES
-        for f in [record["cases"][c.name]]
+        for of in [f.cases[c.name]]
     ]
-    remark = f"{record['rounds']} rounds, interleaved; frames of {record['rows_per_batch']:,} events; the engine-free client."
+    remark = f"{f.rounds} rounds, interleaved; frames of {f.rows_per_batch:,} events; the engine-free client."
     return [Section("Validating every body", ("", "events/s", "without", "ratio", "by processor time"), rows, remark)]

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ from udo_protocol.formats.schema import GROUP_COLUMN
 
 EVENTS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("kind", pa.string()), ("t", pa.timestamp("us"))])
 SENT = EVENTS.append(pa.field(GROUP_COLUMN, pa.int32()))
-Rows = list[dict[str, Any]]
+Rows = list[Event]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import json
 import time
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from node_manager.config import Release
 from node_manager.manager import Manager
@@ -89,7 +88,7 @@ def try_out(directory: Path, deployment: str, version: str, percent: float, for_
         if found is not None:
             time.sleep(for_s)
             found = _counted(tried, identity) or found
-        return Measured(**{name: n for name, n in found.items() if name != "id"}) if found else None
+        return found
     finally:
         order.unlink()
         deadline = time.monotonic() + _END_S
@@ -97,9 +96,9 @@ def try_out(directory: Path, deployment: str, version: str, percent: float, for_
             time.sleep(_LOOK_S)
 
 
-def _counted(tried: Path, identity: str) -> dict[str, Any] | None:
+def _counted(tried: Path, identity: str) -> Measured | None:
     try:
-        found: dict[str, Any] = json.loads(tried.read_text())
+        found = json.loads(tried.read_text())
     except FileNotFoundError:
         return None
-    return found if found["id"] == identity else None
+    return Measured(**found) if found.pop("id") == identity else None

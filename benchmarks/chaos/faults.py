@@ -69,10 +69,10 @@ class Drawn:
 class Faults:
     """The faults of a node, shared by all its queries. `happened`: (seconds since start, who drew it, the fault, what took place)."""
 
-    def __init__(self, node: ChaosNode, weights: dict[str, float] = WEIGHTS, slots: int = 1, points: Sequence[str] = ()) -> None:
+    def __init__(self, node: ChaosNode, weights: dict[str, float], points: Sequence[str] = ()) -> None:
         self._node, self._weights, self._changes = node, weights, Changes(node)
-        self._points = points or (POINTS if slots == 1 else (*POINTS, *MOVE_POINTS))
-        self._moves = Moves(node, slots)
+        self._points = points or (POINTS if node.setup.slots == 1 else (*POINTS, *MOVE_POINTS))
+        self._moves = Moves(node, node.setup.slots)
         self.canaries = Canaries(node, self._changes, _CANARY_S)
         self.stops = Stops(node.pids, node.well)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
@@ -90,7 +90,7 @@ class Faults:
             rng.choice(CHANGES),
             rng.random() * 2,
             rng.random() < 0.5,
-            Stop.draw(rng, _PARTS, self._node.time_scale),
+            Stop.draw(rng, _PARTS, self._node.setup.scale),
         )
         if self._free.acquire(blocking=False):
             self._pool.submit(self._run, deployment, who, drawn)

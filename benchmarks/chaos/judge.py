@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.chaos.attempt import Rows
-from benchmarks.chaos.kinds import Kind
+from benchmarks.chaos.kinds import Kind, State
 from benchmarks.chaos.oracle import Answers, Event, Oracle
 from benchmarks.chaos.state import durable_state
 
@@ -21,7 +20,7 @@ class Chains:
     """The last link of each key so far. Every answer must continue the one before it, and the clock must never go back."""
 
     def __init__(self) -> None:
-        self._last: dict[str, dict[str, Any]] = {}
+        self._last: dict[str, Event] = {}
 
     def follow(self, epoch: int, rows: Rows) -> None:
         """Check the answers of one epoch, in order for each key; a chain whose state expired begins anew, with n = 1."""
@@ -35,7 +34,7 @@ class Chains:
                 raise Mismatch(f"epoch {epoch}, key {row['k']}: the clock of {row} is behind that of the answer before it, {last}")
             self._last[row["k"]] = row
 
-    def end(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+    def end(self, states: Mapping[str, State]) -> None:
         """Check that the durable state of each key is its last answer."""
         for key, state in states.items():
             last = self._last.get(key, {})
@@ -83,7 +82,7 @@ def require_answers(epoch: int, expected: Answers, rows: Rows) -> None:
             raise Mismatch(f"epoch {epoch}, key {key}:\n  expected {want}\n  got      {have}")
 
 
-def _counts(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _counts(states: Mapping[str, State]) -> dict[str, State]:
     return {key: {"n": state["n"]} for key, state in states.items()}
 
 

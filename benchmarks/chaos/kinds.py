@@ -14,7 +14,10 @@ from benchmarks.operators.history.history import History
 
 ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
 LINKS = pa.schema([*ANSWERS, *(pa.field(name, pa.int64()) for name in ("before", "drawn", "at"))])
+# Of a key, by name.
 State = dict[str, Any]
+# Of a manifest, by name.
+Fields = Mapping[str, Any]
 # The version that is only tried, never to serve: it answers otherwise.
 OTHERWISE = "7"
 
@@ -36,17 +39,17 @@ class Kind:
     plain: Callable[[State], State]
     chained: bool = False
     otherwise: str = ""
-    elsewhere: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    elsewhere: Mapping[str, Fields] = field(default_factory=dict)
     program: Path | None = None
 
     @property
-    def versions(self) -> dict[str, Mapping[str, Any]]:
+    def versions(self) -> dict[str, Fields]:
         """By version, the manifest fields that differ from operator.toml: two equal ones, two of another form, two that migrate back, and
         perhaps OTHERWISE."""
         return {version: {**more, **self.elsewhere.get(version, {})} for version, more in self._forms.items()}
 
     @property
-    def _forms(self) -> dict[str, Mapping[str, Any]]:
+    def _forms(self) -> dict[str, Fields]:
         other = {"entry": self.other, "state_version": 1, "migrates_from": (0,)}
         back = {"entry": self.back, "migrates_from": (1,)}
         tried = {OTHERWISE: {"entry": self.otherwise, "migrates_from": (1,)}} if self.otherwise else {}

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from benchmarks.chaos import controlled
-from benchmarks.chaos.canaries import Canaries
 from benchmarks.chaos.faults import NOTHING, WEIGHTS, Faults, weights_of
-from benchmarks.chaos.judge import Mismatch
-from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
-from benchmarks.chaos.node import ChaosNode, chaos_node
-from benchmarks.chaos.query import NotNeeded, Query
-from benchmarks.chaos.stops import Stops
+from benchmarks.chaos.kinds import CHAIN, HISTORY
+from benchmarks.chaos.node import ChaosNode, NodeSetup, chaos_node
+from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.query import Query
 
 # Two of three seeds are of the first kind; each entry has a deployment of its own.
 KINDS = (HISTORY, HISTORY, CHAIN)
@@ -27,88 +23,61 @@ SEEDS_PER_NODE = 100
 _CALM = 5
 
 
-@dataclass
-class Outcome:
-    """The results of a range of seeds; `reports` holds one text per mismatch."""
+@dataclass(frozen=True)
+class Until:
+    """When a run ends before its last seed: after `deadline_s`, no seed is started once the number of seeds that ended and their faults
+    satisfy `shown`, which takes longer on a busy machine. mismatch: at the first one, since a broken build need be caught only once."""
 
-    seeds: int = 0
-    runs: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    reports: dict[int | str, str] = field(default_factory=dict)
-    slowest_s: float = 0.0
-    # The longest time after a stop until all was well.
-    slowest_back_s: float = 0.0
-
-    def add_stops(self, stops: Stops, happened: Iterable[str]) -> None:
-        """Add the slowest recovery, and a report of each stop after which the platform did not recover."""
-        self.slowest_back_s = max(self.slowest_back_s, stops.slowest_s)
-        for text in stops.broken:
-            self.reports[f"stop {len(self.reports)}"] = "\n".join([f"STOP: {text}", "what befell the platform:", *happened])
-
-    def add(self, canaries: Canaries, happened: Iterable[str]) -> None:
-        """Add the counts of a platform's canaries, and a report of each broken one with the platform's faults."""
-        self.faults += canaries.counts
-        for text in canaries.broken:
-            self.reports[f"canary {len(self.reports)}"] = "\n".join([f"CANARY: {text}", "what befell the platform:", *happened])
+    deadline_s: float = float("inf")
+    shown: Callable[[int, Counter[str]], bool] = lambda seeds, faults: True
+    mismatch: bool = False
 
 
 def run(
     seeds: Iterable[int],
+    setup: NodeSetup,
+    until: Until,
     *,
-    kinds: Sequence[Kind] = KINDS,
-    broken: str = "",
     weights: dict[str, float] | None = None,
     points: Sequence[str] = (),
-    scale: float = 1.0,
-    until_mismatch: bool = False,
-    deadline_s: float = float("inf"),
-    shown: Callable[[int, Counter[str]], bool] = lambda seeds, faults: True,
     done: Callable[[int], None] = lambda seed: None,
-    slots: int = 1,
-    auto: bool = False,
 ) -> Outcome:
-    """Run all seeds, in order but several at once, in turn on deployments of these kinds; `done` is called with each one that succeeded.
+    """Run all seeds, in order but several at once, in turn on a node's deployments; `done` is called with each one that succeeded.
 
-    slots: of each deployment; with several, key groups move and the number of slots changes, by the default weights. auto: the node's
-    controllers move key groups and change the number of slots as well (controlled.py).
-
-    points: points of the runtime at which faults take place; all if none is given.
-
-    until_mismatch: stop at the first one, since a broken build need be caught only once. deadline_s: start no seed after that long, once
-    the number of seeds that ended and their faults satisfy `shown`, which takes longer on a busy machine.
-    scale: a factor for the lengths of stops and for the times after which the node gives up hanging processes.
+    weights: of faults; the default ones include moves if there are several slots. points: points of the runtime at which faults take
+    place; all if none is given.
     """
     outcome, wanted = Outcome(), list(seeds)
     started = time.monotonic()
+    drawn = weights_of(setup.slots, WEIGHTS) if weights is None else weights
+    if setup.auto:
+        drawn = drawn | {NOTHING: _CALM * sum(drawn.values())}
+
+    def given_up() -> bool:
+        return until.mismatch and bool(outcome.reports)
 
     def enough(faults: Callable[[], Counter[str]]) -> bool:
-        if until_mismatch and outcome.reports:
-            return True
-        return time.monotonic() - started > deadline_s and shown(outcome.seeds, faults())
+        return given_up() or (time.monotonic() - started > until.deadline_s and until.shown(outcome.seeds, faults()))
 
     while wanted and not enough(lambda: outcome.faults):
         part, wanted = wanted[:SEEDS_PER_NODE], wanted[SEEDS_PER_NODE:]
-        with chaos_node(*kinds, broken=broken, scale=scale, slots=slots, auto=auto) as (node, names):
-            drawn = weights_of(slots, WEIGHTS) if weights is None else weights
-            faults = Faults(node, drawn | ({NOTHING: _CALM * sum(drawn.values())} if auto else {}), slots, points)
+        with chaos_node(setup) as node:
+            faults = Faults(node, drawn, points)
 
-            def counted(now: Faults = faults, on: ChaosNode = node, of: list[str] = names) -> Counter[str]:
-                return outcome.faults + now.counts + (controlled.told(on.api, of)[0] if auto else Counter())
+            def query_of(seed: int, on: ChaosNode = node, under: Faults = faults) -> Query | None:
+                if enough(lambda: outcome.faults + under.counts + _acted(on)[0]):
+                    return None
+                return Query(on, list(on.deployed)[seed % len(on.deployed)], seed, under, given_up)
+
+            def report(seed: int, query: Query, error: str, under: Faults = faults) -> str:
+                did = ["what the query did (seconds since its start):", *query.trace]
+                return "\n".join([f"seed {seed}: MISMATCH", error, *did, "what befell the node:", *_told(under)])
 
             try:
-                _some(
-                    part,
-                    node,
-                    dict(zip(names, kinds, strict=True)),
-                    faults,
-                    outcome,
-                    lambda: until_mismatch and bool(outcome.reports),
-                    lambda now=counted: enough(now),
-                    done,
-                )
+                outcome.play(part, AT_ONCE, query_of, report, done)
             finally:
                 faults.close()
-            acted, wrong = controlled.told(node.api, names) if auto else (Counter[str](), [])
+            acted, wrong = _acted(node)
             outcome.faults += faults.counts + acted
             outcome.reports |= {f"journal {n}": text for n, text in enumerate(wrong, len(outcome.reports))}
             outcome.add(faults.canaries, _told(faults))
@@ -116,59 +85,9 @@ def run(
     return outcome
 
 
-def _some(
-    seeds: list[int],
-    node: ChaosNode,
-    deployed: Mapping[str, Kind],
-    faults: Faults,
-    outcome: Outcome,
-    given_up: Callable[[], bool],
-    enough: Callable[[], bool],
-    done: Callable[[int], None],
-) -> None:
-    def one(seed: int) -> tuple[int, Query | None, str, float]:
-        if enough():
-            return seed, None, "", 0.0
-        name = list(deployed)[seed % len(deployed)]
-        query = Query(
-            node,
-            name,
-            deployed[name],
-            seed,
-            lambda who, rng: faults.draw(name, who, rng),
-            stood_still_s=lambda: faults.stops.stood_still_s,
-            enough=given_up,
-        )
-        started = time.monotonic()
-        try:
-            query.run()
-            error = ""
-        except NotNeeded:
-            return seed, None, "", 0.0
-        except Mismatch as e:
-            error = str(e)
-        except Exception:
-            error = traceback.format_exc()
-        return seed, query, error, time.monotonic() - started
-
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="seed") as pool:
-        for future in as_completed([pool.submit(one, s) for s in seeds]):
-            seed, query, error, took_s = future.result()
-            if query is None:
-                continue
-            outcome.seeds += 1
-            outcome.runs += query.runs
-            outcome.faults = outcome.faults + query.faults  # a new object: other seeds may be iterating over the old one
-            outcome.slowest_s = max(outcome.slowest_s, took_s)
-            if error:
-                outcome.reports[seed] = _report(seed, query, error, faults)
-            else:
-                done(seed)
-
-
-def _report(seed: int, query: Query, error: str, faults: Faults) -> str:
-    lines = [f"seed {seed}: MISMATCH", error, "what the query did (seconds since its start):", *query.trace]
-    return "\n".join([*lines, "what befell the node:", *_told(faults)])
+def _acted(node: ChaosNode) -> tuple[Counter[str], list[str]]:
+    """The steps that the node's controllers took so far, and the faults of their journals."""
+    return controlled.told(node.api, node.deployed) if node.setup.auto else (Counter[str](), [])
 
 
 def _told(faults: Faults) -> list[str]:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,7 @@ from benchmarks.chaos import canary_orders, controlled, moves
 from benchmarks.chaos.canaries import Tried
 from benchmarks.chaos.changes import kept_everywhere
 from benchmarks.chaos.inside import LACKS
-from benchmarks.chaos.kinds import HISTORY, Kind
+from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.stops import INSTANCE, MANAGER
 from node_manager.servers import access
 from node_manager.servers.binaries import Role
@@ -41,41 +42,46 @@ _START_S, _STOP_S = 60.0, 40.0
 _FIRE_S, _TAKEN_S = 3.0, 1.0
 
 
-class ChaosNode:
-    """One node manager and what it runs. Methods may be called from any thread."""
+@dataclass(frozen=True)
+class NodeSetup:
+    """A node under chaos: a deployment of each of the `kinds`, with `slots` slots; with several, key groups move and their number changes.
 
-    def __init__(
-        self,
-        top: Path,
-        broken: str = "",
-        module: str = "benchmarks.chaos.manager",
-        scale: float = 1.0,
-        slots: int = 1,
-        auto: bool = False,
-    ) -> None:
-        self.home, self._top, self._module = top / "h", top, module
-        # A factor for the times after which servers are given up: see benchmarks.chaos.stops.
-        self.time_scale = scale
+    auto: the node's controllers move key groups and change the number of slots as well (controlled.py). broken: the rule that it lacks.
+    scale: a factor for the times after which it gives up hanging processes, and for the lengths of stops. module: the manager to run.
+    """
+
+    kinds: Sequence[Kind]
+    slots: int = 1
+    auto: bool = False
+    broken: str = ""
+    scale: float = 1.0
+    module: str = "benchmarks.chaos.manager"
+
+
+class ChaosNode:
+    """One node manager and what it runs; `deployed`: by name. Methods may be called from any thread."""
+
+    def __init__(self, top: Path, setup: NodeSetup) -> None:
+        self.home, self._top, self.setup = top / "h", top, setup
         self.api = connect_node(self.home / "node.sock")
         self.process: subprocess.Popen[bytes] | None = None
         self.chaos = self.home / "chaos"
         self.chaos.mkdir(parents=True)
-        self._slots, self._auto = slots, auto
-        self._kinds: dict[str, Kind] = {}
+        self.deployed: dict[str, Kind] = {}
         self._digests: dict[tuple[str, str], str] = {}  # by operator and version
-        if broken:
-            assert broken in LACKS, f"expected one of {', '.join(LACKS)}, got {broken!r}"
-            (self.chaos / "broken").write_text(broken)
+        if setup.broken:
+            assert setup.broken in LACKS, f"expected one of {', '.join(LACKS)}, got {setup.broken!r}"
+            (self.chaos / "broken").write_text(setup.broken)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the manager, or start it again, and wait until it serves."""
         with (self._top / "manager.log").open("ab") as log:
-            argv = [sys.executable, "-m", self._module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
-            argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.time_scale))]
+            argv = [sys.executable, "-m", self.setup.module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
+            argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.setup.scale))]
             argv += ["--sandbox", "none"]  # instances get orders as files, and report their own pids
-            argv += controlled.ARGUMENTS if self._auto else ()
+            argv += controlled.ARGUMENTS if self.setup.auto else ()
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
 
@@ -92,16 +98,16 @@ class ChaosNode:
                 with contextlib.suppress(psutil.Error):
                     p.kill()
 
-    def deploy(self, name: str, kind: Kind = HISTORY) -> None:
+    def deploy(self, name: str, kind: Kind) -> None:
         """Deploy the operator of this kind under this name, with the images of all its versions on the node."""
-        self._kinds[name] = kind
+        self.deployed[name] = kind
         for version in kind.versions:
             if (kind.operator, version) not in self._digests:
                 self._digests[kind.operator, version] = self._put_image(kind, version)
-        config = controlled.CONFIG if self._auto else "{}"
+        config = controlled.CONFIG if self.setup.auto else "{}"
         self.api.deploy(name, kind.operator, "1", self._digests[kind.operator, "1"], config)
-        if self._slots > 1:
-            self.api.scale(name, self._slots)
+        if self.setup.slots > 1:
+            self.api.scale(name, self.setup.slots)
 
     def _put_image(self, kind: Kind, version: str) -> str:
         source = OPERATORS / kind.operator
@@ -166,11 +172,11 @@ class ChaosNode:
 
     def rolls_dice(self, name: str) -> bool:
         """Whether the deployment's answers differ from one attempt to another."""
-        return self._kinds[name].chained
+        return self.deployed[name].chained
 
     def kept(self, name: str) -> str | None:
         """Return the version whose state is kept for a rollback; '' for none, None if state is never kept."""
-        kind = self._kinds[name]
+        kind = self.deployed[name]
         if kind.chained:
             return None
         with contextlib.closing(self.connect("state")) as state, contextlib.closing(self.connect("queue")) as queue:
@@ -180,7 +186,7 @@ class ChaosNode:
 
     def change(self, name: str, version: str, *, back: bool) -> str:
         """Update to this version, which may be a former one; return '' if it took place, else why not."""
-        last = list(self.api.update(name, version, self._digests[self._kinds[name].operator, version]))[-1]
+        last = list(self.api.update(name, version, self._digests[self.deployed[name].operator, version]))[-1]
         return "" if last.phase == "done" else last.detail
 
     def try_out(self, name: str, version: str, percent: float, for_s: float, ending: str) -> Tried | str:
@@ -192,7 +198,7 @@ class ChaosNode:
         """Diff this version for `for_s` seconds; a move of key groups ends the diff early."""
         report: dict[str, float] = {}
         with contextlib.suppress(Conflict):
-            for event in self.api.diff(name, version, self._digests[self._kinds[name].operator, version], for_s=for_s, examples=0):
+            for event in self.api.diff(name, version, self._digests[self.deployed[name].operator, version], for_s=for_s, examples=0):
                 report = json.loads(event.report_json)
         return Measured(events=report.get("events", 0), compared=report.get("frames", 0), different=report.get("different", 0))
 
@@ -282,24 +288,15 @@ def _signal(pid: int, signum: int) -> bool:
 
 
 @contextmanager
-def chaos_node(
-    *kinds: Kind,
-    broken: str = "",
-    module: str = "benchmarks.chaos.manager",
-    scale: float = 1.0,
-    slots: int = 1,
-    auto: bool = False,
-) -> Iterator[tuple[ChaosNode, list[str]]]:
-    """Run a node with a deployment of each of these kinds, and remove it at the end, whatever happened; `module`: the manager to run;
-    `auto`: its controllers act (controlled.py)."""
+def chaos_node(setup: NodeSetup) -> Iterator[ChaosNode]:
+    """Run a node with its deployments, and remove it at the end, whatever happened."""
     top = Path(tempfile.mkdtemp(prefix="udo-"))
-    node = ChaosNode(top, broken, module, scale, slots, auto)
+    node = ChaosNode(top, setup)
     try:
         node.start()
-        names = [f"d{i}" for i in range(len(kinds))]
-        for name, kind in zip(names, kinds, strict=True):
-            node.deploy(name, kind)
-        yield node, names
+        for i, kind in enumerate(setup.kinds):
+            node.deploy(f"d{i}", kind)
+        yield node
     finally:
         with contextlib.suppress(UdoError):
             node.stop()

@@ -8,10 +8,9 @@ import shutil
 import signal
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -23,13 +22,13 @@ from benchmarks.bringup import Platform, say
 from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, ENDED, PASSES, Canaries, Tried
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes, kept_everywhere
-from benchmarks.chaos.judge import Mismatch
 from benchmarks.chaos.kinds import Kind
-from benchmarks.chaos.lanes import KINDS, Outcome
+from benchmarks.chaos.lanes import KINDS
 from benchmarks.chaos.moves import MOVE, SCALE, Moves, mapped, move
 from benchmarks.chaos.moves import WEIGHTS as MOVE_WEIGHTS
+from benchmarks.chaos.outcome import Outcome
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
-from benchmarks.chaos.streaming import StreamingQuery, report
+from benchmarks.chaos.streaming import Called, StreamingQuery
 from node_manager.servers import access
 from udo_cli.platform import local
 from udo_cli.platform.home import Home
@@ -277,39 +276,20 @@ def run(
         spark.sparkContext.setLogLevel("OFF")
         faults, started = PlatformFaults(p, deployed, weights, slots), time.monotonic()
 
-        def one(seed: int) -> tuple[int, StreamingQuery | None, str, float]:
+        def query_of(seed: int) -> StreamingQuery | None:
             if time.monotonic() - started > deadline_s:
-                return seed, None, "", 0.0
-            name, at = f"d{seed % len(KINDS)}", time.monotonic()
+                return None
+            name = f"d{seed % len(KINDS)}"
+            called = Called(name, deployed[name], p.home.node, FRONT if seed % 2 else "")
             fault = partial(faults.draw, name)
-            directory = p.home.path / f"seed-{seed}"
-            front = FRONT if seed % 2 else ""
-            query = StreamingQuery(
-                spark, directory, name, deployed[name], p.home.node, seed, fault, lambda: faults.stops.stood_still_s, front
-            )
-            try:
-                query.run()
-                error = ""
-            except Mismatch as e:
-                error = str(e)
-            except Exception:
-                error = traceback.format_exc()
-            return seed, query, error, time.monotonic() - at
+            return StreamingQuery(spark, p.home.path / f"seed-{seed}", called, seed, fault, lambda: faults.stops.stood_still_s)
+
+        def report(seed: int, query: StreamingQuery, error: str) -> str:
+            befell = ["what befell the platform:", *faults.happened[-40:]]
+            return "\n".join([f"seed {seed} on Spark: MISMATCH", error, *query.trace, *befell])
 
         try:
-            with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="seed") as pool:
-                for future in as_completed([pool.submit(one, s) for s in seeds]):
-                    seed, query, error, took_s = future.result()
-                    if query is None:
-                        continue
-                    outcome.seeds += 1
-                    outcome.runs += query.runs
-                    outcome.faults += query.faults
-                    outcome.slowest_s = max(outcome.slowest_s, took_s)
-                    if error:
-                        outcome.reports[seed] = report(seed, query, error, faults.happened)
-                    else:
-                        done(seed)
+            outcome.play(seeds, AT_ONCE, query_of, report, done)
         finally:
             faults.close()
             spark.stop()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.chaos.kinds import Kind
+from benchmarks.chaos.kinds import Kind, State
 
 DELAY = dt.timedelta(seconds=5)
 _EXPIRES = "\0expires"
@@ -34,7 +34,7 @@ class Oracle:
     """State by key, pending timers as (at, "t"imer or "x"piry, key), and the highest event time so far."""
 
     def __init__(self, kind: Kind) -> None:
-        self.state: dict[str, dict[str, Any]] = {}
+        self.state: dict[str, State] = {}
         self.timers: set[tuple[dt.datetime, str, str]] = set()
         self._highest: dt.datetime | None = None
         self._operator = kind.make()
@@ -61,10 +61,10 @@ class Oracle:
                 ctx.state.clear()
 
     @staticmethod
-    def _note(answers: Answers, made: Iterable[dict[str, Any]]) -> None:
+    def _note(answers: Answers, made: Iterable[Event]) -> None:
         for a in made:
             answers[a["k"]].append((a["id"], a["what"], a["n"]))
 
-    def final(self) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
+    def final(self) -> tuple[dict[str, State], set[tuple[dt.datetime, str, str]]]:
         """Return the state of every key that has any, without expiry times, and the pending timers."""
         return {k: {n: v for n, v in s.items() if n != _EXPIRES} for k, s in self.state.items()}, set(self.timers)

@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from benchmarks.chaos.attempt import Attempt, Identity, Rows
+from benchmarks.chaos.faults import Faults
 from benchmarks.chaos.judge import Mismatch, judge
-from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.oracle import Event
+from benchmarks.chaos.outcome import NotNeeded
 from udo_protocol.errors import ProtocolError, SchemaError, StateLost, TwoProducers, UdoError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue.connection import ReplyError
@@ -38,7 +39,6 @@ _PAUSE_S = 0.8
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
 # The evaluations of an epoch: a limit may cut its answers short, alone or in addition to a full evaluation.
 FULL, CUT, CUT_THEN_FULL, FULL_THEN_CUT = "full", "cut", "cut, then full", "full, then cut"
-Fault = Callable[[str, random.Random], None]
 
 
 class QueryFailed(Exception):
@@ -65,27 +65,13 @@ def keys_of(rng: random.Random) -> list[str]:
     return [f"{kind}{i}" for kind in rng.choice(("clsp", "clsp", "clsp", "cl")) for i in range(rng.randrange(1, 5))]
 
 
-class NotNeeded(Exception):
-    """Another seed has found the mismatch that was looked for; this one was given up."""
-
-
 class Query:
-    """One seed's query against one deployment of this kind. `fault` breaks a part of the platform, beside the query or at once."""
+    """One seed's query against one deployment of a node. It draws `faults`, which happen beside it, and is given up after `enough`."""
 
-    def __init__(
-        self,
-        node: ChaosNode,
-        deployment: str,
-        kind: Kind,
-        seed: int,
-        fault: Fault,
-        tag: str = "",
-        stood_still_s: Callable[[], float] = lambda: 0.0,
-        enough: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._stood_still_s, self._enough = stood_still_s, enough
-        self._node, self._deployment, self._kind, self._fault = node, deployment, kind, fault
-        self.session = f"{tag}seed-{seed}"
+    def __init__(self, node: ChaosNode, deployment: str, seed: int, faults: Faults, enough: Callable[[], bool]) -> None:
+        self._node, self._deployment, self._kind = node, deployment, node.deployed[deployment]
+        self._node_faults, self._enough = faults, enough
+        self.session = f"seed-{seed}"
         self.rng = rng = random.Random(seed)
         keys = keys_of(rng)
         self._epochs = [events_of(rng, e, keys) for e in range(rng.randrange(6, 13))]
@@ -191,7 +177,7 @@ class Query:
         failures: Counter[int] = Counter()
         done: dict[int, Rows] = {}
         while len(done) < len(wanted):
-            if time.monotonic() - self._started - self._stood_still_s() > STUCK_S:
+            if time.monotonic() - self._started - self._node_faults.stops.stood_still_s > STUCK_S:
                 raise Mismatch(f"stuck in epoch {epoch} for {STUCK_S:g} s")
             if self._enough():
                 for attempt in live.values():
@@ -286,7 +272,7 @@ class Query:
 
     def _maybe_fault(self) -> None:
         if self._chance(_FAULTS):
-            self._fault(self.session, self.rng)
+            self._node_faults.draw(self._deployment, self.session, self.rng)
 
     def _did(self, kind: str, detail: str = "") -> None:
         self.faults[kind] += 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from benchmarks.chaos.kinds import CHAIN, HISTORY, Kind
+from benchmarks.chaos.kinds import CHAIN, HISTORY, Fields, Kind
 from benchmarks.chaos.lanes import KINDS
 from benchmarks.exactly_once import PROCESS, PYTHON
 
@@ -31,7 +30,7 @@ def in_language(language: str, built_in: Path) -> Kind:
     """Return HISTORY with some of its versions in a language of COMMANDS; `built_in`: the folder of the built conformance operator."""
     command = COMMANDS[language]
 
-    def told(version: str) -> Mapping[str, Any]:
+    def told(version: str) -> Fields:
         role = "history_wrapped" if version == _OTHER_FORM else "history"
         return {"runtime": "exec", "command": (*command, role), "entry": ""}
 

@@ -6,12 +6,11 @@ import contextlib
 import datetime as dt
 import time
 from pathlib import Path
-from typing import Any
 
 from udo_runtime.state.codec import TIMERS, unpack, unpack_key
 from udo_runtime.state.durable import load_session
 
-from benchmarks.chaos.kinds import Kind
+from benchmarks.chaos.kinds import Kind, State
 from node_manager.servers import access
 from udo_protocol.errors import ServerLost
 from udo_protocol.queue.connection import Connection
@@ -24,9 +23,7 @@ _BACK_S = 150.0
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
-def durable_state(
-    kind: Kind, home: Path, deployment: str, name: str
-) -> tuple[dict[str, dict[str, Any]], set[tuple[dt.datetime, str, str]]]:
+def durable_state(kind: Kind, home: Path, deployment: str, name: str) -> tuple[dict[str, State], set[tuple[dt.datetime, str, str]]]:
     """Return state by key, and timers as (at, kind, key), read while no key group moves. ValueError if a group is in two slots."""
     deadline = time.monotonic() + _BACK_S
     while True:
@@ -45,7 +42,7 @@ def durable_state(
     numbers = [n for session in sessions for n in session.groups if n >= 0]
     if len(numbers) > len(set(numbers)):
         raise ValueError(f"expected each key group in one slot, got {sorted(numbers)}")
-    states: dict[str, dict[str, Any]] = {}
+    states: dict[str, State] = {}
     timers: set[tuple[dt.datetime, str, str]] = set()
     for number, group in (item for session in sessions for item in session.groups.items()):
         if number < 0:  # highest event times

@@ -11,7 +11,8 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
@@ -38,32 +39,32 @@ _ILLEGAL = ("ProtocolError", "StateLost", "TwoProducers", "SchemaError")
 Fault = Callable[[random.Random], None]
 
 
+@dataclass(frozen=True)
+class Called:
+    """The deployment that a query calls, its kind, and its node's home. `front`: a stateless one that the events pass first, on the JVM
+    path; '' for none."""
+
+    deployment: str
+    kind: Kind
+    node_home: Path
+    front: str
+
+
 class StreamingQuery:
-    """A query; `run` raises a Mismatch that says what differs. `fault` breaks a part of the platform beside it."""
+    """A query; `run` raises a Mismatch that says what differs. `fault` breaks a part of the platform beside it; `stood_still_s`: how long
+    the platform has been stopped so far."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        directory: Path,
-        deployment: str,
-        kind: Kind,
-        node_home: Path,
-        seed: int,
-        fault: Fault,
-        stood_still_s: Callable[[], float] = lambda: 0.0,
-        front: str = "",
+        self, spark: SparkSession, directory: Path, called: Called, seed: int, fault: Fault, stood_still_s: Callable[[], float]
     ) -> None:
-        """`front`: a stateless deployment that the events pass first, on the JVM path."""
-        self._front = front
-        self._stood_still_s = stood_still_s
-        self._spark, self._dir, self._node_home, self._fault = spark.newSession(), directory, node_home, fault
-        self._deployment, self._kind = deployment, kind
+        self._spark, self._dir, self._called = spark.newSession(), directory, called
+        self._fault, self._stood_still_s = fault, stood_still_s
         self.rng = rng = random.Random(seed)
         keys = keys_of(rng)
         self._files = [events_of(rng, e, keys) for e in range(rng.randrange(3, 6))]  # one per epoch, or after a stop several
         self._wrong = {e: rng.choice(("raise", "raise at once", "exit", "", "")) for e in range(len(self._files))}
         # For an operator that rolls dice the last evaluation counts, and under a limit tasks may still complete.
-        how = ("", "", "twice", "limit first", "" if kind.chained else "limit after")
+        how = ("", "", "twice", "limit first", "" if called.kind.chained else "limit after")
         self._evaluation = {e: rng.choice(how) for e in range(len(self._files))}
         self._stop_at = {e: rng.random() * 0.5 for e in range(len(self._files)) if rng.random() < 0.2}
         self._break_at = {e for e in range(len(self._files)) if rng.random() < 0.75}
@@ -97,7 +98,7 @@ class StreamingQuery:
             self._did("several files in an epoch")
         events = [[event for file in files for event in self._files[int(file)]] for files in epochs]
         session = json.loads((self._dir / "ckpt" / "metadata").read_text())["id"]
-        judge(self._kind, events, self._rows, self._node_home, self._deployment, session)
+        judge(self._called.kind, events, self._rows, self._called.node_home, self._called.deployment, session)
 
     def _write(self) -> None:
         (self._dir / "in").mkdir(parents=True)
@@ -122,9 +123,9 @@ class StreamingQuery:
         self._log(f"start {self.runs} with {partitions} partitions: {plan}")
         try:
             source = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._dir / "in"))
-            if self._front:
-                source = udo(self._front, path="jvm")(source)
-            df = BEHIND[self._behind](udo(self._deployment)(BEFORE[self._before](source), key="k", path=self._path))
+            if self._called.front:
+                source = udo(self._called.front, path="jvm")(source)
+            df = BEHIND[self._behind](udo(self._called.deployment)(BEFORE[self._before](source), key="k", path=self._path))
             df = df.mapInArrow(_wrong(self._wrong, self.rng.randrange(partitions)), df.schema)
             self._query = df.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._dir / "ckpt")).start()
             try:
@@ -220,8 +221,3 @@ def _wrong(plan: dict[int, str], partition: int) -> Callable[[Iterator[pa.Record
             raise RuntimeError("a step downstream fails at the end")
 
     return step
-
-
-def report(seed: int, query: StreamingQuery, error: str, happened: Sequence[str]) -> str:
-    """Return the full report of a seed with a mismatch."""
-    return "\n".join([f"seed {seed} on Spark: MISMATCH", error, *query.trace, "what befell the platform:", *happened[-40:]])

@@ -8,18 +8,16 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 from benchmarks.chaos.attempt import SENT, Rows, batches
 from benchmarks.chaos.judge import Mismatch, require_answers
 from benchmarks.chaos.kinds import ANSWERS, HISTORY
-from benchmarks.chaos.lanes import Outcome
 from benchmarks.chaos.moves import STRATEGIES, mapped
 from benchmarks.chaos.oracle import Event, Oracle
+from benchmarks.chaos.outcome import Outcome
 from benchmarks.chaos.pair import OPERATOR, OVER, WIDE, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.lane.opening import KeyedCall, Request, conversations
@@ -190,28 +188,11 @@ def run(seeds: Iterable[int], *, deadline_s: float = float("inf"), done: Callabl
     outcome, started = Outcome(), time.monotonic()
     with pair() as nodes:
 
-        def one(seed: int) -> tuple[int, StoredQuery | None, str, float]:
-            if (began := time.monotonic()) - started > deadline_s:
-                return seed, None, "", 0.0
-            query, error = StoredQuery(nodes, seed), ""
-            try:
-                query.run()
-            except Mismatch as e:
-                error = str(e)
-            except Exception:
-                error = traceback.format_exc()
-            return seed, query, error, time.monotonic() - began
+        def query_of(seed: int) -> StoredQuery | None:
+            return StoredQuery(nodes, seed) if time.monotonic() - started <= deadline_s else None
 
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="seed") as pool:
-            for seed, query, error, took_s in pool.map(one, seeds):
-                if query is None:
-                    continue
-                outcome.seeds += 1
-                outcome.runs += query.runs
-                outcome.faults += query.faults
-                outcome.slowest_s = max(outcome.slowest_s, took_s)
-                if error:
-                    outcome.reports[seed] = "\n".join([f"seed {seed} over two nodes: MISMATCH", error, *query.trace])
-                else:
-                    done(seed)
+        def report(seed: int, query: StoredQuery, error: str) -> str:
+            return "\n".join([f"seed {seed} over two nodes: MISMATCH", error, *query.trace])
+
+        outcome.play(seeds, AT_ONCE, query_of, report, done)
     return outcome

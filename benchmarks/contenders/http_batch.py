@@ -8,12 +8,15 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from benchmarks.contenders.functions import FUNCTIONS
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
 
 ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT_S = 30.0
@@ -32,7 +35,7 @@ def unpack(data: bytes) -> pa.RecordBatch:
     return pa.ipc.open_stream(data).read_next_batch()
 
 
-def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+def wsgi(environ: WSGIEnvironment, start_response: Callable[..., Any]) -> list[bytes]:
     """POST /<function> with an Arrow stream answers an Arrow stream."""
     body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
     answer = pack(FUNCTIONS[environ["PATH_INFO"].lstrip("/")](unpack(body))).to_pybytes()

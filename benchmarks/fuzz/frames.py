@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -328,7 +328,19 @@ def _require_own_bytes(batch: pa.RecordBatch, data: pa.Buffer) -> None:
         raise Wrong("what lay beside the frame is in the answer")
 
 
-def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Portion:
+    """The verdicts about some mutations; `wrong`: in words, what must not happen."""
+
+    refused: int
+    right: int
+    wrong: list[str]
+    slowest_ms: float
+    peak_mb: int
+    by_mutation: dict[str, int]
+
+
+def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> Portion:
     """Try `count` mutations and count the verdicts; `note` is called with each number beforehand."""
     outcomes: Counter[str] = Counter()
     by_mutation: Counter[str] = Counter()
@@ -353,13 +365,14 @@ def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> dict[
         if slowest > SLOW_S:
             wrong.append(f"seed {seed}, number {n} ({sample.name}: {done}) took {slowest:.1f} s")
             break
-    return {
-        **{name: outcomes[name] for name in ("refused", "right")},
-        "wrong": wrong,
-        "slowest_ms": round(slowest * 1000, 3),
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-        "by_mutation": dict(by_mutation),
-    }
+    return Portion(
+        refused=outcomes["refused"],
+        right=outcomes["right"],
+        wrong=wrong,
+        slowest_ms=round(slowest * 1000, 3),
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        by_mutation=dict(by_mutation),
+    )
 
 
 def main() -> None:
@@ -367,7 +380,7 @@ def main() -> None:
     seed, first, count = map(int, sys.argv[1:4])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with open(sys.argv[4], "r+b") as file, mmap.mmap(file.fileno(), NOTE.size) as noted:
-        print(json.dumps(run(seed, first, count, lambda n: NOTE.pack_into(noted, 0, n))), flush=True)
+        print(json.dumps(asdict(run(seed, first, count, lambda n: NOTE.pack_into(noted, 0, n)))), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -47,6 +46,18 @@ LIVE_MS: Mapping[Kind, float] = {"scale_out": 50.0, "migrate": 50.0, "scale_in":
 R_MAX_MS = 200.0
 
 
+@dataclass(frozen=True)
+class DayFigures:
+    """How the application did: up, in time, and with how many replicas."""
+
+    availability_percent: float
+    response_p95_ms: float
+    response_ok_percent: float
+    reconfigurations: int
+    replica_hours: float
+    replicas_most: int
+
+
 @dataclass
 class Outcome:
     """The result of a run; `steps`: each granted step with its time."""
@@ -58,17 +69,17 @@ class Outcome:
     replica_s: float = 0.0
     replicas: list[int] = field(default_factory=list)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> DayFigures:
         """Return the figures that benchmarks.elasticity reports."""
         ms = np.array(self.responses_ms)
-        return {
-            "availability_percent": round(100 * (1 - self.down_s / self.seconds), 4),
-            "response_p95_ms": round(float(np.quantile(ms, 0.95)), 1),
-            "response_ok_percent": round(100 * float((ms <= R_MAX_MS).mean()), 2),
-            "reconfigurations": len(self.steps),
-            "replica_hours": round(self.replica_s / 3600, 1),
-            "replicas_most": max(self.replicas),
-        }
+        return DayFigures(
+            availability_percent=round(100 * (1 - self.down_s / self.seconds), 4),
+            response_p95_ms=round(float(np.quantile(ms, 0.95)), 1),
+            response_ok_percent=round(100 * float((ms <= R_MAX_MS).mean()), 2),
+            reconfigurations=len(self.steps),
+            replica_hours=round(self.replica_s / 3600, 1),
+            replicas_most=max(self.replicas),
+        )
 
 
 def day_rates(seconds: int, rng: np.random.Generator, day_s: float = 86_400.0) -> np.ndarray:
@@ -177,7 +188,7 @@ class Chain:
 
 
 def play(
-    rates: np.ndarray, policy: str, settings: Mapping[str, Any], downtime_ms: Mapping[Kind, float], seed: int, dt: float = 1.0
+    rates: np.ndarray, policy: str, settings: Mapping[str, float], downtime_ms: Mapping[Kind, float], seed: int, dt: float = 1.0
 ) -> Outcome:
     """Run over these rates, one per second; the policy decides every CONTROL_S."""
     rng = np.random.default_rng(seed)
@@ -204,7 +215,7 @@ def play(
     return out
 
 
-def settling_steps(policy: str, settings: Mapping[str, Any], downtime_ms: Mapping[Kind, float], seed: int) -> float:
+def settling_steps(policy: str, settings: Mapping[str, float], downtime_ms: Mapping[Kind, float], seed: int) -> float:
     """The number of rounds with a granted step after a sudden rise of the load; median over rises by factors of 1.5, 2 and 3."""
     counts = []
     for factor in (1.5, 2.0, 3.0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,9 +21,23 @@ FLARES, FLARE, FLARE_ENDS = 20, 10.0, 1 / 15
 MOST_MOVES = 1_000
 
 
-def play(policy: str, hours: float, seed: int) -> dict[str, Any]:
-    """Simulate; return the moves per hour, the imbalance in percent after decisions, the decisions' processor time in ms, and the share of
-    rounds without a move."""
+@dataclass(frozen=True)
+class ClusterFigures:
+    """The moves, the imbalance in percent after decisions, and the decisions' processor time."""
+
+    nodes: int
+    groups: int
+    hours: float
+    moves_per_hour: int
+    rounds_without_a_move_percent: float
+    imbalance_mean: float
+    imbalance_max: float
+    decision_ms_p50: float
+    decision_ms_max: float
+
+
+def play(policy: str, hours: float, seed: int) -> ClusterFigures:
+    """Simulate so many hours."""
     rng, decide = np.random.default_rng(seed), policies.find("balance", policy)
     log_rate, flared = rng.normal(0, SPREAD, GROUPS), np.zeros(GROUPS, bool)
     keys_map, limits, steps = start(GROUPS, NODES), BalanceLimits(max_moves=MOST_MOVES), int(hours * 3600 / DECIDE_S)
@@ -43,14 +57,14 @@ def play(policy: str, hours: float, seed: int) -> dict[str, Any]:
         keys_map = decision.keys_map
         scores.append(imb_score(eng_load(keys_map, load, NODES)))
     settled = slice(min(10, steps // 2), None)  # the first decisions even out the imbalance of k mod n
-    return {
-        "nodes": NODES,
-        "groups": GROUPS,
-        "hours": hours,
-        "moves_per_hour": round(float(np.sum(moves[settled])) / (len(moves[settled]) * DECIDE_S / 3600)),
-        "rounds_without_a_move_percent": round(100 * float(np.mean(np.array(moves[settled]) == 0)), 1),
-        "imbalance_mean": round(float(np.mean(scores[settled])), 2),
-        "imbalance_max": round(float(np.max(scores[settled])), 2),
-        "decision_ms_p50": round(float(np.median(took)), 1),
-        "decision_ms_max": round(float(np.max(took)), 1),
-    }
+    return ClusterFigures(
+        nodes=NODES,
+        groups=GROUPS,
+        hours=hours,
+        moves_per_hour=round(float(np.sum(moves[settled])) / (len(moves[settled]) * DECIDE_S / 3600)),
+        rounds_without_a_move_percent=round(100 * float(np.mean(np.array(moves[settled]) == 0)), 1),
+        imbalance_mean=round(float(np.mean(scores[settled])), 2),
+        imbalance_max=round(float(np.max(scores[settled])), 2),
+        decision_ms_p50=round(float(np.median(took)), 1),
+        decision_ms_max=round(float(np.max(took)), 1),
+    )

@@ -25,6 +25,6 @@ def test_reports_are_hits_false_alarms_or_too_late() -> None:
     found = _judge(
         [(slow, [[], [21], []]), (slow, [[], [19, 22], []]), (slow, [[30], [40], []]), (Episode("none", None, None), [[], [], [5]])]
     )
-    assert found["hit_rate"] == pytest.approx(2 / 3, abs=1e-4)
-    assert found["false_alarm_rate"] == pytest.approx(3 / 12)
-    assert found["delay_s"] == 25  # the mean of 20 and 30
+    assert found.hit_rate == pytest.approx(2 / 3, abs=1e-4)
+    assert found.false_alarm_rate == pytest.approx(3 / 12)
+    assert found.delay_s == 25  # the mean of 20 and 30

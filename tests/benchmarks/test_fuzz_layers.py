@@ -16,8 +16,8 @@ from benchmarks.mutated_layers import layer
 def test_some_hundred_mutated_layers_are_refused_or_unpacked_exactly() -> None:
     found = fuzz_layers.run(quick=True, driver="process", seed=3, layers=600)
 
-    assert found["unpacked"] + found["refused"] == 600
-    assert found["unpacked"] > 50 and len(found["reasons"]) > 15, found
+    assert found.unpacked + found.refused == 600
+    assert found.unpacked > 50 and len(found.reasons) > 15, found
 
 
 def test_a_seed_gives_the_same_layer_again() -> None:

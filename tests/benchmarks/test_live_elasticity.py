@@ -30,16 +30,16 @@ def test_time_without_answers_is_downtime_and_slots_are_added_up_over_the_day() 
     at = np.where((due > 50) & (due < 60), 60.0, due + 0.2)  # a stop of ten seconds, then all answers at once
     gap_s = np.diff(at).max()
     found = live_chain.LiveOutcome(100.0, at, due, [(0.0, 6), (50.0, 8), (100.0, 8)], steps=2).figures()
-    assert found["availability_percent"] == pytest.approx(100 - (gap_s - live_chain.GAP_S), abs=0.01)
-    assert (found["replica_hours"], found["replicas_most"], found["reconfigurations"]) == (168.0, 8, 2)
-    assert found["response_ok_percent"] == pytest.approx(100 * (1 - np.sum((due > 50) & (due < 59)) / len(due)), abs=0.01)
+    assert found.availability_percent == pytest.approx(100 - (gap_s - live_chain.GAP_S), abs=0.01)
+    assert (found.replica_hours, found.replicas_most, found.reconfigurations) == (168.0, 8, 2)
+    assert found.response_ok_percent == pytest.approx(100 * (1 - np.sum((due > 50) & (due < 59)) / len(due)), abs=0.01)
 
 
 def test_each_contender_is_something_that_deployments_and_applications_take() -> None:
-    for wish, application, _ in elasticity.LIVE.values():
-        Elasticity.parse({**wish, "most": live_chain.MOST})
-        if application is not None:
-            ApplicationWish.parse({"deployments": ["a"], "mode": "auto", "response_ms": live_chain.R_MAX_MS, **application})
+    for decider in elasticity.LIVE.values():
+        Elasticity.parse(decider.elasticity(live_chain.MOST))
+        if (application := decider.application()) is not None:
+            ApplicationWish.parse({"deployments": ["a"], **application})
 
 
 def test_the_newest_real_run_goes_before_a_simulated_one_and_a_full_one_before_a_quick_one() -> None:

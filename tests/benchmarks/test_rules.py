@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks import figures, record, tables
-from benchmarks.quantiles import percentile, summary_ms
+from benchmarks.quantiles import Latencies, Quantiles, medians, percentile, quantiles, summary_ms
 from benchmarks.rules import InvalidRun, Sequence, check_sequence, require_equal
 
 
@@ -20,7 +20,15 @@ def test_percentiles_are_taken_over_the_whole_population_by_nearest_rank() -> No
 
 
 def test_a_summary_is_in_milliseconds_and_needs_no_order() -> None:
-    assert summary_ms(np.array([0.003, 0.001, 0.002])) == {"mean_ms": 2.0, "p50_ms": 2.0, "p99_ms": 3.0, "p999_ms": 3.0, "max_ms": 3.0}
+    assert summary_ms(np.array([0.003, 0.001, 0.002])) == Latencies(mean_ms=2.0, p50_ms=2.0, p99_ms=3.0, p999_ms=3.0, max_ms=3.0)
+
+
+def test_quantiles_name_the_slowest() -> None:
+    assert quantiles([3.0, 1.0, 2.0]) == Quantiles(p50=2.0, p99=3.0, max=3.0)
+
+
+def test_the_medians_of_rounds_are_taken_figure_by_figure() -> None:
+    assert medians([Quantiles(1.0, 9.0, 3.0), Quantiles(2.04, 7.0, 5.0), Quantiles(3.0, 8.0, 4.0)], 1) == Quantiles(2.0, 8.0, 4.0)
 
 
 def test_a_clean_sequence_is_clean() -> None:
@@ -77,12 +85,12 @@ def test_the_latest_full_run_is_quoted_even_after_a_quick_one(tmp_path: Path) ->
 
 
 def test_a_record_names_commit_machine_and_versions() -> None:
-    made = record.stamp("update", ["update", "--quick"], {"quick": True}, {"lost": 0}, record.commit())
-    assert made["lost"] == 0
+    made = record.stamp("codec", ["codec", "--quick"], {"quick": True}, Quantiles(1.0, 2.0, 3.0), record.commit())
+    assert made["p99"] == 2.0
     assert made["machine"]["cores"] >= 1
     assert {"python", "pyarrow", "pyspark"} <= made["versions"].keys()
     assert made["commit"] == record.commit()
-    meanwhile = record.stamp("update", ["update"], {"quick": False}, {}, "0123456789")
+    meanwhile = record.stamp("codec", ["codec"], {"quick": False}, Quantiles(1.0, 2.0, 3.0), "0123456789")
     assert meanwhile["commit"] == "0123456789+", "what was checked out was another commit in the end"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.exactly_once import sections, together
+from benchmarks import record
+from benchmarks.exactly_once import Compared, sections, together
 
 
 def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) -> dict[str, Any]:
@@ -14,6 +15,7 @@ def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) ->
     return {
         "commit": commit,
         "arguments": {"first": first, "quick": False},
+        **part(lanes + spark),
         "slowest_s": 1.0 + first,
         "mismatches": 0,
         "without_spark": part(lanes),
@@ -49,7 +51,7 @@ def test_what_befell_each_part_stands_in_a_column_of_its_own() -> None:
     made = together([cut("a", 0, lanes=3, spark=2), cut("a", 3, on_spark={"seeds": 1, "runs": 1, "faults": {"canary": 4}})])
 
     assert made is not None
-    [_, faults] = sections(made)
+    [_, faults] = sections(record.decode(Compared, made))
     assert faults.header[1:] == ("without Spark", "on Spark")
     assert list(faults.rows) == [("canary", "", "4"), ("instance killed", "3", "2")]
 
@@ -60,6 +62,6 @@ def test_seeds_over_two_nodes_stand_in_a_column_where_there_were_any() -> None:
     )
 
     assert made is not None
-    seeds, faults = sections(made)
+    seeds, faults = sections(record.decode(Compared, made))
     assert list(seeds.rows)[-1] == ("over two nodes", "2", "5", "0")
     assert faults.header[1:] == ("without Spark", "over two nodes")

@@ -12,6 +12,7 @@ from benchmarks.chaos.faults import FORMER, KILL, KILL_AT
 from benchmarks.chaos.inside import LACKS, OF_MOVES
 from benchmarks.chaos.kinds import CHAIN, HISTORY
 from benchmarks.chaos.moves import MOVE
+from benchmarks.chaos.node import NodeSetup
 from node_manager.servers.binaries import find_server
 from tests.conftest import require
 from udo_protocol.errors import Unavailable
@@ -43,13 +44,10 @@ def test_a_build_that_lacks_a_rule_is_caught(rule: str) -> None:
         require("queue server", str(e))
     outcome = lanes.run(
         range(200),
-        kinds=KINDS.get(rule, (HISTORY, HISTORY)),
-        broken=rule,
+        NodeSetup(KINDS.get(rule, (HISTORY, HISTORY)), slots=2 if rule in OF_MOVES else 1, broken=rule),
+        lanes.Until(DEADLINE_S, mismatch=True),
         weights=FAULTS.get(rule),
         points=POINTS.get(rule, ()),
-        until_mismatch=True,
-        deadline_s=DEADLINE_S,
-        slots=2 if rule in OF_MOVES else 1,
     )
     assert outcome.reports, f"a build without {rule} came through {outcome.seeds} seeds: {outcome.faults}"
     assert any("expected" in r or "goes on from" in r for r in outcome.reports.values()), outcome.reports

@@ -17,6 +17,7 @@ from benchmarks.chaos.controlled import BALANCED, SCALED_IN, SCALED_OUT
 from benchmarks.chaos.faults import KILL, KILL_AT, WEIGHTS, weights_of
 from benchmarks.chaos.kinds import CHAIN, HISTORY
 from benchmarks.chaos.moves import SCALE, STRATEGIES, told
+from benchmarks.chaos.node import NodeSetup
 from benchmarks.chaos.runtimes import in_processes
 from benchmarks.chaos.stops import INSTANCE, MANAGER, QUEUE, STATE, STOPPED
 from node_manager.servers.binaries import find_server
@@ -46,7 +47,8 @@ def test_queries_under_fire_come_out_as_one_plain_process_says() -> None:
     def missing(faults: Counter[str]) -> list[str]:
         return [what for what, kinds in befallen.items() if not any(faults[at] for at in faults if at.startswith(tuple(kinds)))]
 
-    outcome = lanes.run(range(40), deadline_s=10, shown=lambda seeds, faults: seeds >= 2 and not missing(faults))
+    until = lanes.Until(10, lambda seeds, faults: seeds >= 2 and not missing(faults))
+    outcome = lanes.run(range(40), NodeSetup(lanes.KINDS), until)
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
     assert outcome.seeds >= 2
     assert not missing(outcome.faults), outcome.faults
@@ -64,8 +66,8 @@ def test_queries_whose_key_groups_move_under_fire_come_out_as_one_plain_process_
     def missing(faults: Counter[str]) -> list[str]:
         return [kind for kind in befallen if not faults[kind]]
 
-    weights = weights_of(2, WEIGHTS) | {SCALE: 6.0}
-    outcome = lanes.run(range(60), slots=2, weights=weights, deadline_s=25, shown=lambda seeds, faults: seeds >= 3 and not missing(faults))
+    until = lanes.Until(25, lambda seeds, faults: seeds >= 3 and not missing(faults))
+    outcome = lanes.run(range(60), NodeSetup(lanes.KINDS, slots=2), until, weights=weights_of(2, WEIGHTS) | {SCALE: 6.0})
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
     assert outcome.seeds >= 3
     assert not missing(outcome.faults), outcome.faults
@@ -77,11 +79,9 @@ def test_queries_whose_deployments_are_balanced_and_scaled_all_the_time_by_thems
     befallen = (BALANCED, SCALED_OUT, SCALED_IN)
     outcome = lanes.run(
         range(200),
-        slots=2,
-        auto=True,
+        NodeSetup(lanes.KINDS, slots=2, auto=True),
+        lanes.Until(12, lambda seeds, faults: seeds >= 3 and all(faults[kind] for kind in befallen)),
         weights={KILL: 3.0, KILL_AT: 3.0, **dict.fromkeys(CHANGES[:2], 2.0)},
-        deadline_s=12,
-        shown=lambda seeds, faults: seeds >= 3 and all(faults[kind] for kind in befallen),
     )
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
     assert outcome.seeds >= 3
@@ -95,9 +95,8 @@ def test_queries_whose_platform_stands_still_come_out_as_one_plain_process_says(
     def stops(faults: Counter[str]) -> int:
         return sum(faults[f"{part} {STOPPED}"] for part in (INSTANCE, QUEUE, STATE, MANAGER))
 
-    outcome = lanes.run(
-        range(40), weights=WEIGHTS | {STOPPED: 20.0}, scale=1 / 15, deadline_s=8, shown=lambda _, faults: stops(faults) >= 3
-    )
+    until = lanes.Until(8, lambda _, faults: stops(faults) >= 3)
+    outcome = lanes.run(range(40), NodeSetup(lanes.KINDS, scale=1 / 15), until, weights=WEIGHTS | {STOPPED: 20.0})
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
     assert stops(outcome.faults) >= 3, outcome.faults
 

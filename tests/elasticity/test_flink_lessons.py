@@ -102,7 +102,7 @@ def test_scaling_out_is_judged_by_the_replicas_it_was_granted() -> None:  # FLIN
 def test_a_day_takes_no_more_than_twenty_changes(policy: str) -> None:  # FLINK-36018
     settings = {} if policy == "edf" else SETTINGS[policy]
     day = chain.day_rates(86_400, np.random.default_rng(7))
-    assert chain.play(day, policy, settings, chain.LIVE_MS, seed=7, dt=10).figures()["reconfigurations"] <= 20
+    assert chain.play(day, policy, settings, chain.LIVE_MS, seed=7, dt=10).figures().reconfigurations <= 20
 
 
 @pytest.mark.parametrize("policy", ["edf", "ds2", "fuzzy"])

@@ -11,6 +11,7 @@ from benchmarks.chaos import lanes
 from benchmarks.chaos.changes import CHANGES
 from benchmarks.chaos.faults import KILL, KILL_OPERATOR
 from benchmarks.chaos.kinds import Kind
+from benchmarks.chaos.node import NodeSetup
 
 
 def require_right_while_processes_change(kinds: Sequence[Kind], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,10 +24,9 @@ def require_right_while_processes_change(kinds: Sequence[Kind], monkeypatch: pyt
 
     outcome = lanes.run(
         range(40),
-        kinds=kinds,
+        NodeSetup(kinds),
+        lanes.Until(4, lambda seeds, faults: seeds >= 2 and not missing(faults)),
         weights={KILL: 2.0, KILL_OPERATOR: 20.0, **dict.fromkeys(CHANGES, 4.0)},
-        deadline_s=4,
-        shown=lambda seeds, faults: seeds >= 2 and not missing(faults),
     )
     assert not outcome.reports, "\n\n".join(outcome.reports.values())
     assert outcome.seeds >= 2

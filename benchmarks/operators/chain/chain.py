@@ -15,13 +15,15 @@ from udo_runtime import Operator
 
 WAIT = dt.timedelta(seconds=20)
 FORGET = dt.timedelta(seconds=60)
-Answers = Iterator[dict[str, Any]]
+Event = dict[str, Any]
+State = dict[str, Any]
+Answers = Iterator[Event]
 
 
 class Chain(Operator):
     """Keyed by `k`; A asks for one more link later, C lets the chain end later."""
 
-    def process(self, event: dict[str, Any], ctx: Any) -> Answers:
+    def process(self, event: Event, ctx: Any) -> Answers:
         """Answer the event with a link."""
         yield self._link(event["k"], event["id"], "event", ctx.state)
         if event["kind"] == "A":
@@ -33,30 +35,30 @@ class Chain(Operator):
         """Answer the timer with a link."""
         yield self._link(key, -1, f"timer of {at:%H:%M:%S}", ctx.state)
 
-    def _link(self, key: str, number: int, what: str, state: dict[str, Any]) -> dict[str, Any]:
+    def _link(self, key: str, number: int, what: str, state: State) -> Event:
         n, before = self._last(state)
         link = [n + 1, random.getrandbits(62), time.monotonic_ns()]
         self._remember(state, link)
         return {"k": key, "id": number, "what": what, "n": n + 1, "before": before, "drawn": link[1], "at": link[2]}
 
-    def _last(self, state: dict[str, Any]) -> tuple[int, int]:
+    def _last(self, state: State) -> tuple[int, int]:
         return state.get("n", 0), state.get("drawn", 0)
 
-    def _remember(self, state: dict[str, Any], link: list[int]) -> None:
+    def _remember(self, state: State, link: list[int]) -> None:
         state["n"], state["drawn"], state["at"] = link
 
 
 class Packed(Chain):
     """The chain with another form of state: the link as a list."""
 
-    def _last(self, state: dict[str, Any]) -> tuple[int, int]:
+    def _last(self, state: State) -> tuple[int, int]:
         n, drawn, _ = state.get("link", (0, 0, 0))
         return n, drawn
 
-    def _remember(self, state: dict[str, Any], link: list[int]) -> None:
+    def _remember(self, state: State, link: list[int]) -> None:
         state["link"] = link
 
-    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+    def migrate(self, old: State, from_version: int) -> State:
         """Migrate from the plain form."""
         return {"link": [old["n"], old["drawn"], old["at"]]} if old else {}
 
@@ -64,6 +66,6 @@ class Packed(Chain):
 class Unpacked(Chain):
     """The plain chain, which also migrates back from the other form."""
 
-    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+    def migrate(self, old: State, from_version: int) -> State:
         """Migrate from the form of `Packed`."""
         return dict(zip(("n", "drawn", "at"), old["link"], strict=True)) if old else {}

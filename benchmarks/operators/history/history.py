@@ -14,13 +14,15 @@ from udo_runtime import Operator
 GAP = dt.timedelta(seconds=20)
 WITHIN = dt.timedelta(seconds=30)
 FORGET = dt.timedelta(seconds=60)
-Answers = Iterator[dict[str, Any]]
+Event = dict[str, Any]
+State = dict[str, Any]
+Answers = Iterator[Event]
 
 
 class History(Operator):
     """Keyed by `k`."""
 
-    def process(self, event: dict[str, Any], ctx: Any) -> Answers:
+    def process(self, event: Event, ctx: Any) -> Answers:
         """Answer an event."""
         for what, n in _BEHAVIOURS[event["k"][0]](event, ctx.state, ctx):
             yield {"k": event["k"], "id": event["id"], "what": what, "n": n}
@@ -42,7 +44,7 @@ class History(Operator):
 class Wrapped(History):
     """The operator with another form of state: all of it under one name."""
 
-    def process(self, event: dict[str, Any], ctx: Any) -> Answers:
+    def process(self, event: Event, ctx: Any) -> Answers:
         """Do the same, on the inner state."""
         return self._inside(ctx, super().process(event, _Inside(ctx)))
 
@@ -56,7 +58,7 @@ class Wrapped(History):
         if not ctx.state["in"]:
             del ctx.state["in"]
 
-    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+    def migrate(self, old: State, from_version: int) -> State:
         """Migrate from the plain form."""
         return {"in": old} if old else {}
 
@@ -64,7 +66,7 @@ class Wrapped(History):
 class Unwrapped(History):
     """The plain operator, which also migrates back from the other form."""
 
-    def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
+    def migrate(self, old: State, from_version: int) -> State:
         """Migrate from the form of `Wrapped`."""
         return dict(old.get("in", {}))
 
@@ -72,7 +74,7 @@ class Unwrapped(History):
 class OneMore(Unwrapped):
     """Answers each event with a row more; never to serve."""
 
-    def process(self, event: dict[str, Any], ctx: Any) -> Answers:
+    def process(self, event: Event, ctx: Any) -> Answers:
         """Do the same, and add the row."""
         yield from super().process(event, ctx)
         yield {"k": event["k"], "id": event["id"], "what": "one more", "n": 0}
@@ -83,12 +85,12 @@ class _Inside:
         self.state, self.timer, self.expire = ctx.state.setdefault("in", {}), ctx.timer, ctx.expire
 
 
-def _count(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator[tuple[str, int]]:
+def _count(event: Event, state: State, ctx: Any) -> Iterator[tuple[str, int]]:
     state["n"] = state.get("n", 0) + 1
     yield "count", state["n"]
 
 
-def _last(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator[tuple[str, int]]:
+def _last(event: Event, state: State, ctx: Any) -> Iterator[tuple[str, int]]:
     kinds = state.setdefault("kinds", {})
     kinds[event["kind"]] = kinds.get(event["kind"], 0) + 1
     yield f"after {state.get('recent', [])} {sorted(kinds.items())}", state.get("recent", [-1])[-1]
@@ -96,7 +98,7 @@ def _last(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator[tu
     state["at"] = event["t"]
 
 
-def _session(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator[tuple[str, int]]:
+def _session(event: Event, state: State, ctx: Any) -> Iterator[tuple[str, int]]:
     state.setdefault("first", event["id"])
     state["n"] = state.get("n", 0) + 1
     until = event["t"] + GAP
@@ -106,7 +108,7 @@ def _session(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator
     yield from ()
 
 
-def _pattern(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator[tuple[str, int]]:
+def _pattern(event: Event, state: State, ctx: Any) -> Iterator[tuple[str, int]]:
     if event["kind"] == "A":
         state["a"] = event["id"]
         ctx.expire(event["t"] + FORGET)
@@ -120,7 +122,7 @@ def _pattern(event: dict[str, Any], state: dict[str, Any], ctx: Any) -> Iterator
             del state[name]
 
 
-_BEHAVIOURS: dict[str, Callable[[dict[str, Any], dict[str, Any], Any], Iterator[tuple[str, int]]]] = {
+_BEHAVIOURS: dict[str, Callable[[Event, State, Any], Iterator[tuple[str, int]]]] = {
     "c": _count,
     "l": _last,
     "s": _session,

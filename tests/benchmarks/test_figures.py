@@ -1,0 +1,28 @@
+"""The figures of every suite, as JSON in a record and back."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import record
+from benchmarks.__main__ import SUITES
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_figures_are_read_from_a_record_as_they_were_stored(name: str) -> None:
+    kind: Any = import_module(f"benchmarks.{name}").Figures
+
+    @settings(max_examples=5)
+    @given(st.from_type(kind))
+    def the_same_again(figures: object) -> None:
+        stored = json.dumps(record.encode(figures))
+        found: object = record.decode(kind, {"name": name, "commit": "0123456789", **json.loads(stored)})
+        assert json.dumps(record.encode(found)) == stored
+
+    the_same_again()
