@@ -5,7 +5,6 @@ Exit status 1 says that the run is invalid (a mismatch, a lost event, a peer tha
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import sys
@@ -13,9 +12,10 @@ from typing import Any
 
 import click
 
-from benchmarks import record
-from benchmarks.bringup import fresh, say
-from benchmarks.rules import InvalidRun
+from benchmarks import module_of
+from benchmarks.harness import record
+from benchmarks.harness.bringup import fresh, say
+from benchmarks.harness.rules import InvalidRun
 
 SUITES = {
     "demo": "The README's main job as it is: events per second, and where a micro-batch's time goes.",
@@ -70,10 +70,10 @@ def _suite(name: str, text: str) -> click.Command:
         "--seed", type=int, default=fresh if name in FRESH else 1, show_default="fresh" if name in FRESH else "1", help="Of the input."
     )
     def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
-        from benchmarks import tables
+        from benchmarks.harness import tables
         from udo_cli.platform.local import interruptible
 
-        module = importlib.import_module(f"benchmarks.{name}")
+        module = module_of(name)
         if name in FRESH:
             say(f"the same once more: --seed {seed}")
         arguments = {"quick": quick, "driver": driver, "seed": seed, **own}
@@ -93,7 +93,7 @@ def _suite(name: str, text: str) -> click.Command:
             tables.show(module.sections(found))
 
     if name in WITH_OPTIONS:
-        for option in reversed(importlib.import_module(f"benchmarks.{name}").OPTIONS):
+        for option in reversed(module_of(name).OPTIONS):
             suite = option(suite)
     return suite
 
@@ -113,7 +113,7 @@ def everything(only: tuple[str, ...], wait_min: float, dry_run: bool) -> None:
 
     Example: python -m benchmarks all --only throughput --only latency
     """
-    from benchmarks import page
+    from benchmarks.harness import page
 
     if unknown := set(only) - {name for name, *_ in page.RUNS}:
         raise click.UsageError(f"--only: expected one of {', '.join(dict.fromkeys(n for n, *_ in page.RUNS))}, got {', '.join(unknown)}")
@@ -133,8 +133,8 @@ def figures(commit: str | None) -> None:
 
     Example: python -m benchmarks figures
     """
-    from benchmarks import papers
-    from benchmarks.figures import copy_all, copy_attacks
+    from benchmarks.harness import papers
+    from benchmarks.harness.figures import copy_all, copy_attacks
 
     of = (commit or record.commit())[: record.DIGITS].removesuffix("+")
     for line in (*copy_all((name for name in SUITES if name != "attacks"), of), *papers.copy_all(of), copy_attacks()):

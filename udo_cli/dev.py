@@ -7,7 +7,6 @@ the version does not load, the former one continues to answer. Versions of this 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from udo_cli.exits import exit_for
 from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import bases, build, layers, provenance, tried
 from udo_cli.packing.upload import upload
-from udo_cli.platform import remote
+from udo_cli.platform import remote, throwaway
 from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.formats import manifest as manifests
@@ -95,8 +94,8 @@ class DevRound:
         manifest = folder.manifest
         files = self._given.contents()
         batches = samples.read(self._events or self._directory / "events.json", manifest.input_schema, BATCH_ROWS)
-        with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
-            packed = build.build(folder, Path(work), settings.local.dependencies, self._say, lasting=False)
+        with throwaway.workspace("udo-dev-") as work:
+            packed = build.build(folder, work, settings.local.dependencies, self._say, lasting=False)
             trial = tried.answer(packed, batches, OperatorConfig(self._given.env, self._given.secrets, files))
         count = sum(b.num_rows for b in batches)
         told = {"operator": manifest.reference, "events": count, "answers": trial.answers.to_pylist(), "took_ms": trial.took_ms}
@@ -132,8 +131,8 @@ class DevRound:
         version = f"{manifest.version[:_MOST_NAME]}-dev.{_content(self._directory, command=bool(manifest.command))}"
         named = manifests.parse(manifest.model_dump() | {"version": version}, str(self._directory / manifests.FILE_NAME))
         below = bases.find(api, "python", target.python_tag, target.platform)
-        with tempfile.TemporaryDirectory(prefix="udo-dev-") as work:
-            made = build.build(replace(folder, manifest=named), Path(work), settings.local.dependencies, lambda _: None, below).image
+        with throwaway.workspace("udo-dev-") as work:
+            made = build.build(replace(folder, manifest=named), work, settings.local.dependencies, lambda _: None, below).image
             origin = provenance.of(self._directory, made, settings.user, "udo dev")
             try:
                 upload(api, named, made, lambda _: None, origin)

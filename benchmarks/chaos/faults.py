@@ -19,7 +19,7 @@ from benchmarks.chaos.moves import MOVE, SCALE, Moves
 from benchmarks.chaos.moves import WEIGHTS as MOVE_WEIGHTS
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
-from benchmarks.rules import InvalidRun
+from benchmarks.harness.rules import InvalidRun
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.connection import ReplyError
 

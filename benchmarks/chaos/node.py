@@ -20,13 +20,13 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.bringup import OPERATORS, wait_until
 from benchmarks.chaos import canary_orders, controlled, moves
 from benchmarks.chaos.canaries import Tried
 from benchmarks.chaos.changes import kept_everywhere
 from benchmarks.chaos.inside import LACKS
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.stops import INSTANCE, MANAGER
+from benchmarks.harness.bringup import OPERATORS, wait_until
 from node_manager.servers import access
 from node_manager.servers.binaries import Role
 from udo_protocol.errors import Conflict, UdoError

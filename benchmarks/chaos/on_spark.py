@@ -18,7 +18,6 @@ from threading import Lock, Semaphore
 
 import psutil
 
-from benchmarks.bringup import Platform, say
 from benchmarks.chaos import stops
 from benchmarks.chaos.canaries import CANARY, ENDED, PASSES, Canaries, Tried
 from benchmarks.chaos.changes import BACK_DOWN, BACK_KEPT, CHANGES, MIGRATE, UPDATE, Changes, kept_everywhere
@@ -29,6 +28,7 @@ from benchmarks.chaos.moves import WEIGHTS as MOVE_WEIGHTS
 from benchmarks.chaos.outcome import Outcome
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import Called, StreamingQuery
+from benchmarks.harness.bringup import Platform, say
 from node_manager.servers import access
 from udo_cli.platform import local
 from udo_cli.platform.home import Home

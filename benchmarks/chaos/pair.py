@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from benchmarks.bringup import Platform, wait_until
-from benchmarks.rules import InvalidRun
+from benchmarks.harness.bringup import Platform, wait_until
+from benchmarks.harness.rules import InvalidRun
 from tests.support.netns import Host, Missing, Network, network
 from udo_cli.platform.authority import Authority
 from udo_cli.platform.home import Home

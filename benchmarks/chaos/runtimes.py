@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.chaos.kinds import CHAIN, HISTORY, Fields, Kind
 from benchmarks.chaos.lanes import KINDS
-from benchmarks.exactly_once import PROCESS, PYTHON
+from benchmarks.verification.exactly_once import PROCESS, PYTHON
 
 # One version of each equal pair, so that every update crosses over and other changes do so in every combination; the first one included.
 _ELSEWHERE = ("1", "3", "6")
@@ -44,7 +44,7 @@ def kinds(runtime: str, work: Path) -> Sequence[Kind]:
         return KINDS
     if runtime == PROCESS:
         return [in_processes(kind) for kind in KINDS]
-    from benchmarks.languages import LANGUAGES, built
+    from benchmarks.suites.languages import LANGUAGES, built
 
     built(LANGUAGES[runtime], work)
     history = in_language(runtime, work / "bin")

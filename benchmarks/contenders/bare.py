@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 from redis.connection import UnixDomainSocketConnection
 
-from benchmarks.bringup import server
-from benchmarks.rules import InvalidRun
+from benchmarks.harness.bringup import server
+from benchmarks.harness.rules import InvalidRun
 from node_manager.servers.binaries import find_server
 from udo_protocol.queue.connection import Connection
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from benchmarks.bringup import server
 from benchmarks.contenders.bare import CODECS, SCHEMA
 from benchmarks.contenders.functions import FUNCTIONS
+from benchmarks.harness.bringup import server
 from node_manager.servers.binaries import find_server
 
 _PARTITIONS = 2

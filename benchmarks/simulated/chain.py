@@ -70,7 +70,7 @@ class Outcome:
     replicas: list[int] = field(default_factory=list)
 
     def figures(self) -> DayFigures:
-        """Return the figures that benchmarks.elasticity reports."""
+        """Return the figures that benchmarks.suites.elasticity reports."""
         ms = np.array(self.responses_ms)
         return DayFigures(
             availability_percent=round(100 * (1 - self.down_s / self.seconds), 4),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import attacks
+from benchmarks.verification import attacks
 from node_manager.drivers.base import Capabilities
 from node_manager.drivers.sandbox import PROGRAM
 from node_manager.servers.binaries import find_server

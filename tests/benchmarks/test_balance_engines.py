@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks import engines
-from benchmarks.bringup import platform
-from benchmarks.rules import InvalidRun
+from benchmarks.harness.bringup import platform
+from benchmarks.harness.rules import InvalidRun
+from benchmarks.loads import engines
 from elasticity import policies
 from elasticity.balance.view import BalanceLimits
 

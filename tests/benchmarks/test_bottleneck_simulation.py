@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.bottleneck import _judge
 from benchmarks.simulated.bottlenecks import KINDS, Episode, play
+from benchmarks.suites.bottleneck import _judge
 from elasticity.bottleneck.signals import SlotSample
 
 

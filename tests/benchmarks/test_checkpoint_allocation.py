@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import airline, migration_sim
-from benchmarks.checkpoint_allocation import LIMIT, PEAK, STATISTICS_STEPS, setup, two_operators
-from benchmarks.rules import InvalidRun
+from benchmarks.harness.rules import InvalidRun
+from benchmarks.simulated import airline, migration
+from benchmarks.suites.checkpoint_allocation import LIMIT, PEAK, STATISTICS_STEPS, setup, two_operators
 from elasticity.allocation.planning import pair
 
 
 @pytest.fixture(scope="module")
-def job() -> migration_sim.Setup:
+def job() -> migration.Setup:
     flights = airline.generate(1)
     return replace(setup(airline.events(flights, airline.rates(flights, 1.5) / 20, 32, 1), 32, PEAK), planner=pair)
 
@@ -27,7 +27,7 @@ def test_with_two_operators_of_correlation_minus_one_twice_as_many_checkpoints_a
     assert two_operators() == 2.0
 
 
-def test_three_operators_follow_the_stream_and_the_sampling_one_does_not(job: migration_sim.Setup) -> None:
+def test_three_operators_follow_the_stream_and_the_sampling_one_does_not(job: migration.Setup) -> None:
     by_operator = job.loads.reshape(airline.OPERATORS, -1, airline.STEPS).sum(axis=1)
 
     correlations = np.corrcoef(by_operator)
@@ -35,16 +35,16 @@ def test_three_operators_follow_the_stream_and_the_sampling_one_does_not(job: mi
     assert by_operator[3] == pytest.approx(by_operator[3].mean())
 
 
-def test_no_node_is_overloaded_while_statistics_are_collected(job: migration_sim.Setup) -> None:
-    loads = migration_sim.node_loads(job.loads, job.owner, job.nodes)
+def test_no_node_is_overloaded_while_statistics_are_collected(job: migration.Setup) -> None:
+    loads = migration.node_loads(job.loads, job.owner, job.nodes)
 
     assert loads[:, :STATISTICS_STEPS].max() <= LIMIT
     assert loads.max() > LIMIT
 
 
-def test_optimised_checkpoints_are_used_more_than_evenly_distributed_ones(job: migration_sim.Setup) -> None:
-    found = {name: migration_sim.run(job, getattr(migration_sim, name), 1) for name in ("optimised", "even")}
-    lazy = migration_sim.run(job, migration_sim.even, 1, lazy=True)
+def test_optimised_checkpoints_are_used_more_than_evenly_distributed_ones(job: migration.Setup) -> None:
+    found = {name: migration.run(job, getattr(migration, name), 1) for name in ("optimised", "even")}
+    lazy = migration.run(job, migration.even, 1, lazy=True)
 
     share = {name: (o.assisted / o.moves, o.usable / o.considered) for name, o in found.items()}
     assert share["optimised"][0] > share["even"][0]

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.contenders.functions import FUNCTIONS
 from benchmarks.contenders.http_batch import pack, unpack, wsgi
-from benchmarks.openloop import Arrivals, Sent
+from benchmarks.harness.openloop import Arrivals, Sent
 
 BATCH = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "card": [1, 1, 1], "amount": [100.0, 600.0, 500.0], "at": [0, 0, 0]})
 

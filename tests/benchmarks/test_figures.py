@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import record
+from benchmarks import module_of
 from benchmarks.__main__ import SUITES
+from benchmarks.harness import record
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_figures_are_read_from_a_record_as_they_were_stored(name: str) -> None:
-    kind: Any = import_module(f"benchmarks.{name}").Figures
+    kind: Any = module_of(name).Figures
 
     @settings(max_examples=5)
     @given(st.from_type(kind))

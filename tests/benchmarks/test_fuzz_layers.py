@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import fuzz_layers
-from benchmarks.fuzz_worker import Violation, judge
-from benchmarks.hostile_layers import CODE, OPERATOR, packed
-from benchmarks.mutated_layers import layer
+from benchmarks.verification import fuzz_layers
+from benchmarks.verification.fuzz_worker import Violation, judge
+from benchmarks.verification.hostile_layers import CODE, OPERATOR, packed
+from benchmarks.verification.mutated_layers import layer
 
 
 def test_some_hundred_mutated_layers_are_refused_or_unpacked_exactly() -> None:

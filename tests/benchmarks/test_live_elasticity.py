@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import elasticity, injected, live_chain, record
-from benchmarks.injected import RATE, Shape
+from benchmarks.harness import record
+from benchmarks.loads import injected, live_chain
+from benchmarks.loads.injected import RATE, Shape
+from benchmarks.suites import elasticity
 from elasticity.scaling.application_wish import ApplicationWish
 from elasticity.scaling.modes import Elasticity
 

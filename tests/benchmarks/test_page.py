@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import figures, page, papers, record
+from benchmarks.harness import figures, page, papers, record
 from tests.conftest import bound
 
 COMMIT = "0123456789"

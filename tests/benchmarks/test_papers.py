@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, papers
+from benchmarks.harness import figures, papers
 
 
 @pytest.mark.parametrize("name", papers.SUITES)

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks import figures, record, tables
-from benchmarks.quantiles import Latencies, Quantiles, medians, percentile, quantiles, summary_ms
-from benchmarks.rules import InvalidRun, Sequence, check_sequence, require_equal
+from benchmarks.harness import figures, record, tables
+from benchmarks.harness.quantiles import Latencies, Quantiles, medians, percentile, quantiles, summary_ms
+from benchmarks.harness.rules import InvalidRun, Sequence, check_sequence, require_equal
 
 
 def test_percentiles_are_taken_over_the_whole_population_by_nearest_rank() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import record
 from benchmarks.__main__ import main
+from benchmarks.harness import record
 from tests.conftest import bound
 
 DRAWS = """
@@ -37,7 +37,7 @@ def test_a_run_by_hand_draws_its_seed_and_prints_the_option_that_repeats_it(
     made: list[dict[str, Any]] = []
     monkeypatch.setattr(record, "append", made.append)
     small = {"fuzz_layers": ["--quick"], "exactly_once": ["--seeds", "0", "--spark-seeds", "0", "--two-nodes-seeds", "0"]}[suite]
-    monkeypatch.setattr(import_module("benchmarks.fuzz_layers"), "QUICK_LAYERS", 20)
+    monkeypatch.setattr(import_module("benchmarks.verification.fuzz_layers"), "QUICK_LAYERS", 20)
 
     told = [CliRunner().invoke(main, [suite, *small, "--json"], catch_exceptions=False).stderr for _ in range(2)]
     drawn = [int(re.findall(rf"once more: --{option} (\d+)", text)[0]) for text in told]

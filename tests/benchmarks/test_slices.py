@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import record
-from benchmarks.exactly_once import Compared, sections, together
+from benchmarks.harness import record
+from benchmarks.verification.exactly_once import Compared, sections, together
 
 
 def cut(commit: str, first: int, lanes: int = 0, spark: int = 0, **more: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.rules import InvalidRun
-from benchmarks.update import Update, switches
+from benchmarks.harness.rules import InvalidRun
+from benchmarks.suites.update import Update, switches
 
 AT = np.array([0.000, 0.001, 0.011, 0.012, 0.013])
 NO_ENDS = np.array([], np.int64)

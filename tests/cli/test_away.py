@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from benchmarks import pushed
-from benchmarks.hostile_layers import HOSTILE
+from benchmarks.verification import pushed
+from benchmarks.verification.hostile_layers import HOSTILE
 from tests.cli.conftest import Shell
 from tests.conftest import bound, wait_until
 from tests.support.asking import ask

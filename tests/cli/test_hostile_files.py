@@ -16,7 +16,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from benchmarks.hostile_layers import END, file, header, packed, pax, zeros
+from benchmarks.verification.hostile_layers import END, file, header, packed, pax, zeros
 from tests.cli import images
 from udo_cli import state_file
 from udo_cli.packing import archive

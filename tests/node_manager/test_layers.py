@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.hostile_layers import CODE, HOSTILE, OPERATOR, file, header, link, packed
+from benchmarks.verification.hostile_layers import CODE, HOSTILE, OPERATOR, file, header, link, packed
 from node_manager.images.unpack import UnpackLimits, require_space, unpack
 from tests.conftest import bound, wait_until
 from udo_cli.packing.layers import CODE_ROOT, files_of, pack

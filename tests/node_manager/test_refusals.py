@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hostile_layers import HOSTILE, OPERATOR, packed
+from benchmarks.verification.hostile_layers import HOSTILE, OPERATOR, packed
 from node_manager import reconcile
 from node_manager.drivers.fake import FakeDriver
 from node_manager.images.images import Images

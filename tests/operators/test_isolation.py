@@ -130,8 +130,8 @@ def test_its_files_variables_logs_and_errors_are_as_in_the_engines_process(daemo
     failed = caller.receive().header
     assert failed.kind == ERROR and failed.failure.event == '{"a": 13}'
     assert "13 is not liked" in failed.failure.message and "op.py" in failed.failure.traceback
-    lines = [line.text for line in daemon.api.logs("d")]
-    assert any("WARNING t got 13" in line for line in lines) and any("printed 13" in line for line in lines), lines
+    logged = lambda: "\n".join(line.text for line in daemon.api.logs("d"))  # noqa: E731
+    wait_until(lambda: "WARNING t got 13" in logged() and "printed 13" in logged(), 20, "what it logged and printed")
 
 
 def test_dependencies_may_contradict_what_the_engine_has_loaded(daemon: Daemon, lane: Open) -> None:

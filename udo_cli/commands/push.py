@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +76,7 @@ def command(
     from udo_cli.packing import archive, bases, build, image, migration, provenance
     from udo_cli.packing.requirements import current_target
     from udo_cli.packing.upload import upload
+    from udo_cli.platform import throwaway
     from udo_cli.settings import CliSettings
     from udo_cli.text import output
     from udo_protocol.errors import UsageError
@@ -92,7 +92,7 @@ def command(
     told, settings, target = config.read(), CliSettings(), build.Target.of(package.python, package.platform)
     key = signing.load_private(package.sign) if package.sign else None
     with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-push-")))
+        work = stack.enter_context(throwaway.workspace("udo-push-"))
         api = _registry(settings, stack, needed=not dry_run)
         if package.image:
             whole = archive.read(package.image, work)

@@ -28,16 +28,14 @@ def push(source: str, python: str | None, as_json: bool) -> None:
     SOURCE is a docker-archive, an oci-archive, an OCI layout, or an image of the local Docker daemon. Versions that were
     pushed on a former base keep it.
     """
-    import tempfile
-    from pathlib import Path
 
     from udo_cli.packing import archive, bases, build
-    from udo_cli.platform import remote
+    from udo_cli.platform import remote, throwaway
     from udo_cli.text import output
 
     tag = build.Target.of(python, None).python_tag if python else None
-    with tempfile.TemporaryDirectory(prefix="udo-base-") as work, remote.registry() as api:
-        reference, digest = bases.publish(api, archive.read(source, Path(work)), tag, output.say)
+    with throwaway.workspace("udo-base-") as work, remote.registry() as api:
+        reference, digest = bases.publish(api, archive.read(source, work), tag, output.say)
     if as_json:
         output.emit({"reference": reference, "digest": digest})
     else:

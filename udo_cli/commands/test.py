@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +82,7 @@ def command(
     """
     from udo_cli import events as samples
     from udo_cli.packing import build, replayed, tried
+    from udo_cli.platform import throwaway
     from udo_cli.settings import CliSettings
     from udo_cli.text import output
     from udo_protocol.errors import UsageError
@@ -107,8 +107,8 @@ def command(
         _tell(manifest.reference, said, as_json)
         return
     batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
-    with tempfile.TemporaryDirectory(prefix="udo-test-") as work, build.telling_what_was_left_out(folder):
-        packed = build.build(folder, Path(work), cache, output.say, lasting=False)
+    with throwaway.workspace("udo-test-") as work, build.telling_what_was_left_out(folder):
+        packed = build.build(folder, work, cache, output.say, lasting=False)
         trial = tried.answer(packed, batches, told)
     _show(manifest.reference, sum(b.num_rows for b in batches), trial, as_json)
 
@@ -117,10 +117,11 @@ def _image(directory: Path, source: str, events: Path | None, batch_rows: int, t
     """Run a whole image on sample events, for `udo test --image`."""
     from udo_cli import events as samples
     from udo_cli.packing import archive, build, contained, image
+    from udo_cli.platform import throwaway
     from udo_cli.text import output
 
-    with tempfile.TemporaryDirectory(prefix="udo-image-") as work:
-        whole = archive.read(source, Path(work), packed=False)
+    with throwaway.workspace("udo-image-") as work:
+        whole = archive.read(source, work, packed=False)
         manifest = build.load_image_manifest(directory, None, whole)
         batches = samples.read(events or directory / "events.json", manifest.input_schema, batch_rows)
         trial = contained.answer(manifest, image.label(manifest, whole.config, whole.layers), batches, told, output.say)

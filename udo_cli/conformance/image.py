@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from udo_cli.conformance.player import Starting
 from udo_cli.packing import archive
 from udo_cli.packing.image import MANIFEST_LABEL
 from udo_cli.packing.layers import Layer
-from udo_cli.platform import remote
+from udo_cli.platform import remote, throwaway
 from udo_cli.text import output
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.manifest import Manifest
@@ -43,8 +42,8 @@ def is_image(word: str) -> bool:
 @contextmanager
 def starting(reference: str) -> Iterator[Starting]:
     """The function that starts the image's operator, valid within the block. UsageError if it does not speak the operator protocol."""
-    with tempfile.TemporaryDirectory(prefix="udo-conformance-") as name:
-        yield _in_sandbox(_unpacked(reference, Path(name)), Path(name)) if _is_kept(reference) else _in_docker(reference)
+    with throwaway.workspace("udo-conformance-") as name:
+        yield _in_sandbox(_unpacked(reference, name), name) if _is_kept(reference) else _in_docker(reference)
 
 
 def _is_kept(reference: str) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from udo_cli.packing import bases, build
 from udo_cli.packing.upload import upload
-from udo_cli.platform import remote
+from udo_cli.platform import remote, throwaway
 from udo_protocol.errors import NotFound
 from udo_protocol.registry.api import Registry
 
@@ -28,9 +27,9 @@ def push(api: Registry, directory: Path, cache: Path, version: str | None = None
     """Push an operator, with `version` in place of its own; return its reference `name@version`."""
     target = build.Target.of(None, None)
     folder = build.load(directory, version, target)
-    with tempfile.TemporaryDirectory(prefix="udo-push-") as work:
+    with throwaway.workspace("udo-push-") as work:
         base = bases.choose(api, "python", target, None, _silent)
-        upload(api, folder.manifest, build.build(folder, Path(work), cache, _silent, base).image, _silent)
+        upload(api, folder.manifest, build.build(folder, work, cache, _silent, base).image, _silent)
     return folder.manifest.reference
 
 

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from node_manager.instances import commands, runtime_base
 from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import boxed
 from udo_cli.packing.build import UnpackedOperator
+from udo_cli.platform import throwaway
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.manifest import Manifest
 
@@ -91,8 +91,7 @@ class Prepared:
 @contextmanager
 def prepared(operator: UnpackedOperator, config: OperatorConfig) -> Iterator[Prepared]:
     """Prepare the folders and the request with which the child loads the operator as an instance would; removed after the block."""
-    with tempfile.TemporaryDirectory(prefix="udo-trial-") as name:
-        work = Path(name)
+    with throwaway.workspace("udo-trial-") as work:
         private = work / "private"
         private.mkdir()
         for inside, data in config.files.items():

@@ -140,8 +140,8 @@ def arm() -> None:
 
 
 @contextlib.contextmanager
-def _undivided() -> Iterator[None]:
-    """Delay signals to the end of the block, so that no process is started without being recorded."""
+def undivided() -> Iterator[None]:
+    """Delay signals to the end of the block, so that nothing is started or made without being recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -181,7 +181,7 @@ def _spawn(directory: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]
     with open(os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         # -P: no folder of the same name in the current folder may be imported instead.
         command = [sys.executable, "-P", "-m", *arguments]
-        with _undivided():
+        with undivided():
             child = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             if (process := identify(child.pid)) is not None:
                 (directory / "process.json").write_text(json.dumps(asdict(process)), "utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +14,16 @@ from udo_cli.platform.home import Home
 
 @contextlib.contextmanager
 def workspace(prefix: str) -> Iterator[Path]:
-    """A folder that is removed at the end; its path is short, since sockets lie in it."""
-    path = Path(tempfile.mkdtemp(prefix=prefix))
+    """A folder that is removed at the end, whenever Ctrl-C comes; its path is short, since sockets may lie in it."""
+    made: tempfile.TemporaryDirectory[str] | None = None
     try:
-        yield path
+        with local.undivided():
+            made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        yield Path(made.name)
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        with local.undivided():
+            if made is not None:
+                made.cleanup()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""Loads and floors that several suites use."""

@@ -1,0 +1,96 @@
+"""The README's main job unchanged, `udo demo`, run several times: its printed figures, and Spark's own timeline of its micro-batches."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from benchmarks.harness import record
+from benchmarks.harness.bringup import say
+from benchmarks.harness.rules import InvalidRun
+from benchmarks.harness.tables import Section, count
+
+TIMEOUT_S = 240.0
+REPEATS, QUICK_REPEATS = 5, 1
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """ms of a micro-batch, whole and by step."""
+
+    p50: float
+    steps: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What `udo demo --json` prints, as far as it is needed here."""
+
+    events_in: int
+    events_per_s: float
+    micro_batch_ms: MicroBatch
+    lost: int
+    duplicated: int
+    reordered: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians over the repeats; events that were lost and the like in all of them."""
+
+    repeats: int
+    rows: int
+    events_per_s: float
+    micro_batch_ms: MicroBatch
+    lost: int
+    duplicated: int
+    reordered: int
+
+
+def run(*, quick: bool, driver: str, seed: int) -> Figures:
+    """Return medians over the runs; steps of a micro-batch have Spark's names (StreamingQueryProgress.durationMs)."""
+    repeats = QUICK_REPEATS if quick else REPEATS
+    reports = []
+    for i in range(repeats):
+        reports.append(_once(driver, seed, quick))
+        say(f"{i + 1} of {repeats} runs")
+    batches = [r.micro_batch_ms for r in reports]
+    return Figures(
+        repeats=repeats,
+        rows=reports[0].events_in,
+        events_per_s=statistics.median(r.events_per_s for r in reports),
+        micro_batch_ms=MicroBatch(
+            p50=statistics.median(b.p50 for b in batches),
+            steps={step: statistics.median(b.steps[step] for b in batches) for step in batches[0].steps},
+        ),
+        lost=sum(r.lost for r in reports),
+        duplicated=sum(r.duplicated for r in reports),
+        reordered=sum(r.reordered for r in reports),
+    )
+
+
+def _once(driver: str, seed: int, quick: bool) -> _Report:
+    command = [sys.executable, "-m", "udo_cli", "demo", "--json", "--driver", driver, "--seed", str(seed)]
+    if quick:
+        command += ["--seconds", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    if done.returncode:
+        raise InvalidRun(f"udo demo ended with {done.returncode}: {done.stderr[-2000:]}")
+    return record.decode(_Report, json.loads(done.stdout))
+
+
+def sections(f: Figures) -> list[Section]:
+    """The figures, and the times of a micro-batch's steps."""
+    figures = [
+        ("events/s", count(f.events_per_s)),
+        ("micro-batch p50, ms", f"{f.micro_batch_ms.p50:,.0f}"),
+        ("lost / duplicated / reordered", f"{f.lost} / {f.duplicated} / {f.reordered}"),
+    ]
+    steps = sorted(f.micro_batch_ms.steps.items(), key=lambda step: -step[1])
+    return [
+        Section(f"`udo demo`, {f.rows:,} rows, median of {f.repeats}", ("", "figure"), figures),
+        Section("One micro-batch by Spark's own clock", ("step", "p50, ms"), [(name, f"{ms:,.0f}") for name, ms in steps]),
+    ]

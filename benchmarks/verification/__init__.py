@@ -1,0 +1,1 @@
+"""What is verified by many seeded runs: no figure of these is a speed."""
