@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -94,25 +93,23 @@ class NodeParts:
 
 @dataclass(eq=False)
 class Load:
-    """One attempt to load: a replacement, or the standby of an `update` (`done` then gets the outcome).
+    """One attempt to load.
 
     `follow`: a keyed operator's standby is ready when it has the owner's state in memory, or, if it cannot read that (`serving`: its state
     version), the state kept from before the update to it.
     """
 
     wanted: Wanted
-    update: bool
     follow: bool = False
     serving: int = 0
-    done: Future[Instance] = field(default_factory=Future)
     instance: Instance | None = None
     cancelled: Event = field(default_factory=Event)
     mirror: MirrorRole | None = None  # of a comparison
 
 
-def given_up(load: Load) -> Conflict:
+def given_up(wanted: Wanted) -> Conflict:
     """The error of a cancelled load."""
-    return Conflict(f"the start of {load.wanted.reference} was cancelled: something newer is wanted")
+    return Conflict(f"the start of {wanted.reference} was cancelled: something newer is wanted")
 
 
 def log_end(instance: Instance) -> str:
@@ -171,7 +168,7 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
             if (left_s := left_s - observed.lap()) < 0:
                 raise OperatorError(f"{manifest.reference} was not ready in time {late}{log_end(instance)}")
-    raise given_up(load)
+    raise given_up(load.wanted)
 
 
 def _role(load: Load, state: Connection, keys: SlotKeys) -> InstanceRole:

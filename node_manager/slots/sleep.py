@@ -1,23 +1,19 @@
-"""A slot without an instance until the next frame comes: its log takes frames meanwhile, and its doorbell wakes it.
-
-Only for operators without state, whose next owner needs nothing from the last one. Anything else that brings an owner ends the sleep.
-"""
+"""The doorbell of a slot that sleeps: waits for the next frame, which the log takes meanwhile, and measures how soon it is answered."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from node_manager.slots.loads import Loads
-from node_manager.slots.ownership import Ownership
-from node_manager.slots.restarts import Restarts
-from node_manager.slots.thread import SlotThread
-from udo_protocol.errors import Conflict, ServerLost, SlotBroken, UdoError
+from node_manager.servers.embedded import Servers
+from node_manager.slots.worker import SlotWorker
+from udo_protocol.errors import ServerLost, SlotBroken
 from udo_protocol.queue import slot
 from udo_protocol.queue.backoff import LinearBackoff
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot_reader import SlotReader
 
 # The name of the bell's reader; instances have other names.
@@ -40,76 +36,37 @@ class Wake:
     answer_ms: float
 
 
-class Sleep:
-    """The sleep of one slot."""
+class Doorbell:
+    """Waits beside the slot's thread, which may end meanwhile. `wakes`: ends of sleeps, oldest first."""
 
-    def __init__(self, thread: SlotThread, ownership: Ownership, loads: Loads, restarts: Restarts) -> None:
-        self._thread, self._ownership, self._loads, self._restarts = thread, ownership, loads, restarts
-        self._times = 0  # number of sleeps so far
-        self._asleep = False
+    def __init__(self, worker: SlotWorker, servers: Servers, keys: SlotKeys) -> None:
+        self._worker, self._servers, self._keys = worker, servers, keys
         self.wakes: deque[Wake] = deque(maxlen=KEPT_WAKES)
 
-    @property
-    def asleep(self) -> bool:
-        """Whether it sleeps. May be called from any thread."""
-        return self._asleep and self._ownership.owner is None
-
-    def begin(self, done: Future[None]) -> None:
-        """Retire the owner and sleep. Conflict while frames wait, an update is under way, or the operator keeps state."""
-        own = self._ownership
-        try:
-            stats = slot.slot_stats(self._thread.conn("queue"), self._thread.keys)
-            if own.owner is None or own.keyed or self._loads.updating or stats.depth_frames:
-                raise Conflict(f"slot {self._thread.number} of deployment {self._thread.deployment!r} is in use")
-        except UdoError as e:
-            done.set_exception(e)
-            return
-        owner = own.owner
-        own.lost()
-        own.retire(owner)
-        self._asleep, self._times = True, self._times + 1
-        at, times = stats.emitted, self._times
-        self._thread.beside(lambda: self._listen(at, times))
-        self._thread.log.info("asleep", operator=owner.assigned.reference)
-        done.set_result(None)
-
-    def end(self) -> None:
-        """End the sleep: there is an owner again, or is to be one."""
-        self._asleep = False
-
-    def wake(self) -> None:
-        """Start an owner, if it sleeps."""
-        if self.asleep:
-            self._asleep = False
-            self._restarts.replace()
-
-    def _listen(self, emitted: int, times: int) -> None:
-        """In a thread of its own: wait until a frame comes, or something else has ended this sleep; then for the frame's answer."""
-        while self._sleeps(times):
+    def listen(self, emitted: int, sleeps: Callable[[], bool], wake: Callable[[], None]) -> None:
+        """Wait until a frame after `emitted` comes, which wakes, or something else has ended this sleep; then for the frame's answer."""
+        while sleeps():
             try:
-                with contextlib.closing(self._thread.node.servers.connect("queue")) as conn:
-                    reader = SlotReader(conn, self._thread.keys, _READER, slot.owner(conn, self._thread.keys))
-                    while self._sleeps(times):
+                with contextlib.closing(self._servers.connect("queue")) as conn:
+                    reader = SlotReader(conn, self._keys, _READER, slot.owner(conn, self._keys))
+                    while sleeps():
                         reader.park(emitted + 1, _PARK_MS)
-                        stats = slot.slot_stats(conn, self._thread.keys)
+                        stats = slot.slot_stats(conn, self._keys)
                         emitted = stats.emitted
                         if stats.depth_frames:
                             since, at_s = time.perf_counter(), time.time()
-                            self._thread.post(self.wake)
+                            wake()
                             self._first_answer(reader, emitted, since, at_s)
                             return
             except (ServerLost, SlotBroken):  # the slot's own look handles it
                 time.sleep(_AGAIN_S)
 
-    def _sleeps(self, times: int) -> bool:
-        return self._asleep and self._times == times and not self._thread.stopped and self._ownership.life.state == "replacing"
-
     def _first_answer(self, reader: SlotReader, emitted: int, since: float, at_s: float) -> None:
         backoff = LinearBackoff(_LOOK_INCREMENT_US, _LOOK_CEILING_US)
-        while time.perf_counter() - since < _ANSWER_S and not self._thread.stopped:
+        while time.perf_counter() - since < _ANSWER_S and not self._worker.stopped:
             if slot.last_emitted(reader.conn, reader.keys) > emitted:
-                wake = Wake(self._thread.number, at_s, (time.perf_counter() - since) * 1000)
+                wake = Wake(self._keys.number, at_s, (time.perf_counter() - since) * 1000)
                 self.wakes.append(wake)
-                self._thread.log.info("woken", first_answer_ms=round(wake.answer_ms, 1))
+                self._worker.log.info("woken", first_answer_ms=round(wake.answer_ms, 1))
                 return
             backoff.pause()

@@ -33,7 +33,6 @@ class SlotWorker:
         self._servers, self._name = servers, name
         self.log = _log.bind(**about)
         self._inbox: SimpleQueue[Step] = SimpleQueue()
-        self._timers: dict[str, tuple[float, Step]] = {}
         self._conns: dict[Role, Connection] = {}
         self._beside: set[Thread] = set()
         self._over = Event()
@@ -48,21 +47,19 @@ class SlotWorker:
         self._over.set()
 
     def start(self) -> None:
-        """Start the thread; a timer is set by now, and there always is one from then on."""
+        """Start the thread."""
         supervised.keep(self.kind, self._run, self._over, self._name)
+
+    def next_timer(self) -> tuple[float, Step]:
+        """When (time.monotonic) the next timer is due, and the step to take then. Asked before each step."""
+        raise NotImplementedError
 
     def _run(self) -> None:
         while not self.stopped:
-            if not self._timers:  # the last step failed before it set one
-                self.after_step()
-            name, (when, step) = min(self._timers.items(), key=lambda timer: timer[1][0])
-            try:
+            when, step = self.next_timer()
+            with contextlib.suppress(Empty):
                 step = self._inbox.get(timeout=max(0.0, when - time.monotonic()))
-            except Empty:
-                del self._timers[name]
             self._take(step)
-            if not self.stopped:
-                self.after_step()
         with contextlib.suppress(Empty):
             while True:  # callers that came meanwhile get the error
                 self._take(self._inbox.get_nowait())
@@ -78,36 +75,18 @@ class SlotWorker:
             supervised.failed(self.kind, self._name)
             self.disconnect()  # replies may still arrive
 
-    def after_step(self) -> None:
-        """Called after each step, however it ended."""
-
     def post(self, step: Step) -> None:
         """Append a step to the inbox. May be called from any thread."""
         self._inbox.put(step)
-
-    def at(self, name: str, after_s: float, step: Step) -> None:
-        """Take this step after that time; a timer of the same name is replaced."""
-        self._timers[name] = (time.monotonic() + after_s, step)
-
-    def due_s(self, name: str) -> float | None:
-        """Seconds until that timer; None if there is none."""
-        timer = self._timers.get(name)
-        return timer and timer[0] - time.monotonic()
-
-    def forget(self, name: str) -> None:
-        """Remove that timer."""
-        self._timers.pop(name, None)
 
     def beside(self, work: Step) -> None:
         """Run this in a thread of its own."""
         self._beside = {t for t in self._beside if t.is_alive()}
         self._beside.add(supervised.once("beside", work, self._name))
 
-    def step_until(self, deadline: float, done: Callable[[], bool]) -> None:
-        """Take steps from the inbox until `done`, at the latest until `deadline`; then wait for the work in other threads."""
-        while not done() and time.monotonic() < deadline:
-            with contextlib.suppress(Empty):
-                self._take(self._inbox.get(timeout=0.1))
+    def join(self, within_s: float) -> None:
+        """Wait, up to that time, for the work in other threads."""
+        deadline = time.monotonic() + within_s
         for thread in list(self._beside):
             thread.join(max(0.0, deadline - time.monotonic()))
 

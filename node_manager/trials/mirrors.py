@@ -131,7 +131,7 @@ class Mirrors:
         self._require_comparable(slot, wanted)
         role = MirrorRole(examples, _NICE, None if canary is None or len(canary) == wanted.config.key_groups else tuple(canary))
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
-        load = Load(wanted, update=False, follow=True, serving=serving, cancelled=stop, mirror=role)
+        load = Load(wanted, follow=True, serving=serving, cancelled=stop, mirror=role)
         comparison = MirrorTrial(slot, wanted, load, Event(), {}, canary is not None)
         with self._lock:
             if self._stopping:

@@ -159,6 +159,20 @@ MUTATIONS = {
         "        replies = [*(state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 2)), [1]]\n",
         "node_manager/test_durability.py::test_an_acknowledged_epoch_was_synced_to_the_disk_and_survives_the_kill_of_both_servers",
     ),
+    "stopped-slot-goes-on": Mutation(
+        "node_manager/slots/engine.py",
+        "yield from _end(s, event) if s.ending else _HANDLERS[type(event)](s, event)",
+        "yield from _HANDLERS[type(event)](s, event)",
+        "node_manager/test_slot_engine.py::test_whatever_happens_there_is_one_owner_and_each_request_is_told_once",
+        quick=True,
+    ),
+    "former-owner-stays": Mutation(
+        "node_manager/slots/engine.py",
+        "    if former is not None:\n        yield do.Retire(former)\n",
+        "",
+        "node_manager/test_slot_engine.py::test_whatever_happens_there_is_one_owner_and_each_request_is_told_once",
+        quick=True,
+    ),
     "window-never-closes": Mutation(
         "node_manager/slots/state_rollback.py",
         '"until": time.time() + window_s}',

@@ -36,4 +36,4 @@ def test_a_slots_state_changes_in_no_other_way_than_by_a_move_of_its_table() -> 
             targets = node.targets if isinstance(node, ast.Assign) else []
             assigned += [f"{path.name}: {ast.unparse(t)}" for t in targets if ast.unparse(t).endswith("life.state")]
     assert moves == set(SLOT) - {"new"}, "each state but the first is reached by a move"
-    assert assigned == ["ownership.py: owner.life.state"], "of an adopted instance, whose former manager may have died before it said so"
+    assert assigned == ["driver.py: instance.life.state"], "of an adopted instance, whose former manager may have died before it said so"

@@ -92,7 +92,7 @@ def test_a_slot_goes_on_when_a_step_and_what_follows_it_raise(
     [slot] = manager.deployments.slots()
     stepped = threading.Event()
     slot.post(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    Once(monkeypatch, Slot, "after_step")
+    Once(monkeypatch, Slot, "next_timer")
     slot.post(lambda: None)
     slot.post(stepped.set)
 
