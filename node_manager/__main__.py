@@ -21,11 +21,11 @@ from typing import Any
 
 import structlog
 
-from node_manager.control.asking import Asking
 from node_manager.drivers.available import DRIVERS
 from node_manager.manager import Manager
 from node_manager.proc import heeding
-from node_manager.reconcile import Reconciler
+from node_manager.reconcile.asking import Asking
+from node_manager.reconcile.reconcile import Reconciler
 from node_manager.rpc import metrics
 from node_manager.rpc.lane_door import LaneDoor
 from node_manager.rpc.remote import RemoteServer

@@ -51,8 +51,9 @@ from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
 from udo_protocol.errors import Conflict, SlotBroken
 from udo_protocol.listening import with_port
+from udo_protocol.queue import untrusted
 from udo_protocol.registry.wanted import WantedDeployment
-from udo_protocol.state import dead_letters, untrusted
+from udo_protocol.state import dead_letters
 from udo_protocol.state.group_map import FIRST_VERSION
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from registry.config import RegistrySettings
 from registry.folders import taken
 from registry.http import auth
-from registry.http.server import serve
+from registry.server import serve
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError
 from udo_protocol.listening import require_tls_beyond, with_port

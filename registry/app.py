@@ -7,13 +7,13 @@ from flask import Flask, Response
 from registry.config import RegistrySettings
 from registry.console import signing_in
 from registry.console.all_pages import routes as console_routes
-from registry.content.blobs import Blobs
 from registry.content.uploads import Uploads
 from registry.http import api, auth, backups, metrics, oci, openapi
 from registry.http.applications import application_routes
 from registry.http.stream import keep_time
 from registry.http.web import Services, authorise, on_error, reply, services
 from registry.store import identity
+from registry.store.blobs import Blobs
 from registry.store.hub import Hub
 from registry.store.store import Store
 from udo_protocol import supervised

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from udo_cli.platform.home import Home
+from udo_cli.home import Home
 from udo_protocol.certificates import Tls, found
 from udo_protocol.errors import Unauthorized, Unavailable, UsageError
 

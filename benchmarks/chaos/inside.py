@@ -37,7 +37,7 @@ def at(directory, keys, point):
 def install_points(directory):
     """Wrap the steps of a keyed instance, and of the standby that it was, so that they pass the points."""
     from udo_runtime.drivers.keyed import KeyedOwner
-    from udo_runtime.state.standby import RewoundState, StandbyState
+    from udo_runtime.durable.standby import RewoundState, StandbyState
 
     def around(cls, name, before, after, keys=lambda self: self._link.keys):
         original = getattr(cls, name)
@@ -83,7 +83,7 @@ def lack_fence(directory):
     """An instance emits and checkpoints with the present owner's token, whether or not it is its own."""
     from dataclasses import replace
 
-    import udo_runtime.state.durable as durable
+    import udo_runtime.durable.sessions as durable
     from udo_runtime.drivers.keyed import KeyedOwner
 
     send, store = KeyedOwner.send, durable.store
@@ -188,7 +188,7 @@ def lack_commit_frame(directory):
 
 def lack_changelog(directory):
     """An update's standby keeps the state that it has loaded, without the owner's later changes."""
-    from udo_runtime.state.standby import StandbyState
+    from udo_runtime.durable.standby import StandbyState
 
     StandbyState.sync = lambda self: None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.chaos import canary_orders
 from node_manager.__main__ import main
-from node_manager.instances import runtime_base
+from node_manager.drivers import runtime_base
 from node_manager.servers import embedded
 from udo_protocol.queue import slot
 

@@ -30,8 +30,8 @@ from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import Called, StreamingQuery
 from benchmarks.harness.bringup import Platform, say
 from node_manager.servers import access
+from udo_cli.home import Home
 from udo_cli.platform import local
-from udo_cli.platform.home import Home
 from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import UdoError, WaitTimeout
 from udo_protocol.registry.canary import DIFFERENT, Measured

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.harness.bringup import Platform, wait_until
 from benchmarks.harness.rules import InvalidRun
 from tests.support.netns import Host, Missing, Network, network
+from udo_cli.home import Home
 from udo_cli.platform.authority import Authority
-from udo_cli.platform.home import Home
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import connect_node
 

@@ -7,8 +7,8 @@ import datetime as dt
 import time
 from pathlib import Path
 
+from udo_runtime.durable.sessions import load_session
 from udo_runtime.state.codec import TIMERS, unpack, unpack_key
-from udo_runtime.state.durable import load_session
 
 from benchmarks.chaos.kinds import Kind, State
 from node_manager.servers import access

@@ -22,7 +22,7 @@ from benchmarks.chaos.pair import OPERATOR, OVER, WIDE, Pair, pair
 from benchmarks.chaos.query import events_of, group_of, keys_of
 from udo_interface.lane.opening import KeyedCall, Request, conversations
 from udo_interface.lane.split import SplitExchange
-from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.spark_partitions import groups_of
 from udo_interface.store.store import SessionStore, StoreLocation
 from udo_interface.store.store_lane import StoreLane
 from udo_protocol.errors import PeerError, ProtocolError, SchemaError, StateElsewhere, StateLost, TwoProducers, UdoError

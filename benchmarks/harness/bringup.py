@@ -19,12 +19,12 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.rules import InvalidRun
+from udo_cli.home import Home
 from udo_cli.packing import bases
 from udo_cli.packing.build import Target, build, load
 from udo_cli.packing.upload import upload
 from udo_cli.platform import local
 from udo_cli.platform.authority import Authority
-from udo_cli.platform.home import Home
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import UdoError
 from udo_protocol.node.api import NodeClient, connect_node

@@ -202,7 +202,7 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
 
 
 def _state_bytes(node: Any, name: str) -> int:
-    from udo_runtime.state.durable import load_session
+    from udo_runtime.durable.sessions import load_session
 
     from udo_protocol.queue.keys import SlotKeys
 

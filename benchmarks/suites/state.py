@@ -21,7 +21,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, pmod, xxhash64
-from udo_runtime.state.durable import load_session
+from udo_runtime.durable.sessions import load_session
 
 from benchmarks.contenders import stateful
 from benchmarks.contenders.stateful import Call

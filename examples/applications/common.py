@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from udo_cli.demo import platform as demo_platform
 from udo_cli.demo import spark as demo_spark
+from udo_cli.home import Home
 from udo_cli.platform import local, remote, throwaway
-from udo_cli.platform.home import Home
 from udo_protocol.errors import NotFound, SchemaError, UdoError, Unavailable
 from udo_protocol.registry.api import Registry
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from node_manager.manager import Manager
 from udo_protocol.errors import Conflict, NotFound, SlotBroken, UsageError
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import replication, rewinding, untrusted
+from udo_protocol.state import replication, rewinding
 from udo_protocol.state.dead_letters import KeyedName, Letter, letter_id, parse_name
 
 # Letters read at a time; each may be as large as an event.

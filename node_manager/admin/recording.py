@@ -19,11 +19,11 @@ from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import NotFound, ProtocolError, ServerLost, UsageError
 from udo_protocol.formats.manifest import Manifest
-from udo_protocol.queue import route, slot
+from udo_protocol.queue import route, slot, untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import decode
 from udo_protocol.queue.slot_reader import SlotReader
-from udo_protocol.state import checkpoints, pieces, savepoints, session_record, untrusted
+from udo_protocol.state import checkpoints, pieces, savepoints, session_record
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.session_record import SessionRecord
 

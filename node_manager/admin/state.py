@@ -24,9 +24,10 @@ from udo_protocol.errors import Conflict, NotFound, SchemaError, SlotBroken, Una
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import slot as log
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import checkpoints, pieces, replication, rewinding, savepoints, session_record, untrusted
+from udo_protocol.state import checkpoints, pieces, replication, rewinding, savepoints, session_record
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 from udo_protocol.state.session_record import SessionRecord
 

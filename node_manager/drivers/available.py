@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from node_manager.drivers import sandbox
+from node_manager.drivers import runtime_base, sandbox
 from node_manager.drivers.base import Driver
 from node_manager.drivers.process import ProcessDriver
-from node_manager.instances import runtime_base
 from node_manager.settings import NodeSettings
 from udo_protocol.errors import UsageError
 

@@ -18,11 +18,11 @@ from typing import Any
 import structlog
 
 from node_manager.config import InstanceConfig
-from node_manager.drivers import logfile
+from node_manager.drivers import logfile, runtime_base
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Inside, Spec
 from node_manager.files import read_json, write_json
 from node_manager.images.images import OperatorImage
-from node_manager.instances import commands, instance_files, runtime_base
+from node_manager.instances import commands, instance_files
 from node_manager.instances.record import InstanceRecord, SlotId
 from node_manager.servers.access import PASSWORD_FILE, remove_password, write_password
 from node_manager.servers.binaries import Role

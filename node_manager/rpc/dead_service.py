@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from node_manager.admin.dead_letters import DeadLetters, FoundLetter
 from udo_protocol.proto import node_manager_pb2 as pb
-from udo_protocol.state import untrusted
+from udo_protocol.queue import untrusted
 from udo_protocol.state.dead_letters import Letter
 
 

@@ -15,10 +15,9 @@ from node_manager.slots.watching import COUNTED
 from udo_protocol import ranges
 from udo_protocol.errors import ServerLost, SlotBroken
 from udo_protocol.proto import node_manager_pb2 as pb
-from udo_protocol.queue import slot
+from udo_protocol.queue import slot, untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 from udo_protocol.state.dead_letters import count
 from udo_protocol.state.group_map import SlotGroups
 

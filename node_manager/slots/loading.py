@@ -10,12 +10,12 @@ from typing import Any
 
 from node_manager.config import InstanceConfig
 from node_manager.drivers import logfile
+from node_manager.drivers.runtime_base import contradicts
 from node_manager.images.images import Images, OperatorImage
 from node_manager.instances.instances import Instance, Instances
 from node_manager.instances.network_access import require_allowed
 from node_manager.instances.pool import Pool
 from node_manager.instances.record import SlotId
-from node_manager.instances.runtime_base import contradicts
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots.watching import LOOK_MOST_S

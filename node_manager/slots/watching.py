@@ -8,11 +8,10 @@ import time
 from node_manager.instances.instances import Instance
 from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import SlotBroken
-from udo_protocol.queue import slot
+from udo_protocol.queue import slot, untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import SlotStats
-from udo_protocol.state import untrusted
 
 # A look that comes later than this was held up: a server hung, or the node manager stood still.
 LOOK_MOST_S = 10.0

@@ -28,9 +28,9 @@ from udo_protocol.clock import ObservedTime
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
 from udo_protocol.queue import slot as log
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 
 _log = structlog.get_logger()
 # Without a manager that renews it, the owner stops keeping copies after this time.

@@ -1,1 +1,1 @@
-"""OCI content: blobs, uploads, images, repositories."""
+"""OCI content: uploads, repositories, backup and restore."""

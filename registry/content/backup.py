@@ -19,8 +19,8 @@ from typing import Any
 from sqlalchemy import Table, select
 from sqlalchemy.orm import Session
 
-from registry.content.blobs import Blobs
 from registry.store import identity
+from registry.store.blobs import Blobs
 from registry.store.models import Base, Node, NodeState
 from udo_protocol.errors import Unavailable
 

@@ -15,13 +15,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
-from registry.content import images
-from registry.content.blobs import Blobs, check_digest, digest_of
-from registry.content.images import ImageManifest
 from registry.content.uploads import Upload
-from registry.domain import catalogue
+from registry.domain import catalogue, images
 from registry.domain.audit import Caller, record
-from registry.http.oci_errors import (
+from registry.domain.images import ImageManifest
+from registry.oci_errors import (
     BlobUnknown,
     DigestInvalid,
     InUse,
@@ -32,6 +30,7 @@ from registry.http.oci_errors import (
     NameUnknown,
     Unsigned,
 )
+from registry.store.blobs import Blobs, check_digest, digest_of
 from registry.store.models import Holding, StoredManifest, Tag, Version
 from udo_protocol.errors import Conflict, ManifestError
 from udo_protocol.formats.manifest import LATEST

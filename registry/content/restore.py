@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Integer, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from registry.content.backup import FORMAT, tables
-from registry.content.blobs import Blobs
 from registry.domain import plans
 from registry.domain.audit import Caller, record
 from registry.store import identity
+from registry.store.blobs import Blobs
 from registry.store.models import Deployment, Setting, StoredManifest
 from udo_protocol.errors import Conflict, UsageError
 

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from registry.content.blobs import INCOMING, Blobs, check_digest
-from registry.http.body import Fill
-from registry.http.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
+from registry.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
+from registry.store.blobs import INCOMING, Blobs, check_digest
 from udo_protocol.files import lock_within
 from udo_protocol.pouring import pour
 
+# Puts the next bytes of an upload into a buffer and returns their number; 0: the end; OSError if it is cut off.
+Fill = Callable[[memoryview], int]
 _ID = re.compile(r"[0-9a-f]{48}")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from registry.content.blobs import Blobs
-from registry.content.images import IMAGE_CONFIGS, ImageManifest, read_json
 from registry.domain.audit import Caller, iso
+from registry.domain.images import IMAGE_CONFIGS, ImageManifest, read_json
+from registry.store.blobs import Blobs
 from registry.store.models import Deployment, Update, Version
 from udo_protocol.errors import Conflict, ManifestError, NotFound
 from udo_protocol.formats.manifest import LATEST, Manifest, parse

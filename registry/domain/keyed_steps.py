@@ -1,7 +1,7 @@
 """Steps of an application's deployment with state over nodes: pure functions from one placement to the next.
 
 A step adds a slot, unless it is a scale-in (`begun`); then the node that proposed it moves key groups from its slot to others (`moves`,
-node_manager/control/granted_moves.py); then the slot that has none left goes, unless it is a scale-out (`emptied`), and the step is over
+node_manager/reconcile/granted_moves.py); then the slot that has none left goes, unless it is a scale-out (`emptied`), and the step is over
 once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
 between. The placement alone, whose map is stored from the begin on, shows the progress of a step; so a killed process continues from it.
 """

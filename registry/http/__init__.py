@@ -1,1 +1,1 @@
-"""HTTP: routes, errors and the server around them. No rule lives here."""
+"""HTTP: routes and errors. No rule lives here."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gunicorn.http.body import LengthReader
 
-Fill = Callable[[memoryview], int]
+from registry.content.uploads import Fill
 
 
 def filler(environ: dict[str, Any]) -> Fill:

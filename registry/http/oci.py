@@ -7,12 +7,13 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request, send_file, url_for
 
-from registry.content import images, repositories
-from registry.content.blobs import check_digest
+from registry.content import repositories
 from registry.content.uploads import Upload
+from registry.domain import images
 from registry.http import auth, body
-from registry.http.oci_errors import DigestInvalid, PaginationInvalid, RangeInvalid, SizeInvalid, UploadInvalid
 from registry.http.web import caller, on_error, reply, services
+from registry.oci_errors import DigestInvalid, PaginationInvalid, RangeInvalid, SizeInvalid, UploadInvalid
+from registry.store.blobs import check_digest
 from udo_protocol.formats.media_types import OCI_INDEX
 
 routes = Blueprint("oci", __name__, url_prefix="/v2")

@@ -20,16 +20,17 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
+from registry import oci_errors
 from registry.config import RegistrySettings
 from registry.content import repositories
-from registry.content.blobs import Blobs
 from registry.content.uploads import Uploads
 from registry.domain.application_managers import ApplicationManagers
 from registry.domain.audit import Caller
 from registry.domain.presence import Presence, disks, drained, presence, presumed, reachable
 from registry.domain.replicas import Nodes
-from registry.http import auth, oci_errors
+from registry.http import auth
 from registry.store import postgresql
+from registry.store.blobs import Blobs
 from registry.store.hub import Hub
 from registry.store.store import Store
 from udo_protocol import errors

@@ -1,1 +1,1 @@
-"""The database, and the notification of waiting requests after a commit."""
+"""The database, the blobs, and the notification of waiting requests after a commit."""

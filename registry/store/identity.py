@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from registry.content.blobs import Blobs
+from registry.store.blobs import Blobs
 from registry.store.models import Setting, StoredManifest
 from udo_protocol.errors import UsageError
 from udo_protocol.files import replace_file

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import udo_runtime.main as instance
-from udo_runtime.engine.counters import Counters
+from udo_runtime.counters import Counters
 
 from node_manager.drivers.base import Inside
 from node_manager.instances import commands

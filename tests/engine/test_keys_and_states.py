@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from udo_runtime import FrameKeys, FrameStates, Operator
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import EXPIRES, TIMERS, pack, pack_each, unpack, unpack_all, unpack_each
 from udo_runtime.state.groups import Group

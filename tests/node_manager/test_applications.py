@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from elasticity.scaling.journal_rows import rows_of
-from node_manager.control.asking import Asking
 from node_manager.manager import Manager
+from node_manager.reconcile.asking import Asking
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, add
 from tests.support import cluster

@@ -19,7 +19,7 @@ import pytest
 
 from node_manager.config import Release
 from node_manager.manager import Manager
-from node_manager.reconcile import Reconciler
+from node_manager.reconcile.reconcile import Reconciler
 from node_manager.servers import access
 from node_manager.trials import keyed_canaries
 from node_manager.trials.mirrors import MirrorFindings

@@ -14,15 +14,14 @@ import psutil
 import pytest
 
 from node_manager import proc
-from node_manager.drivers import container, logfile, sandbox
+from node_manager.drivers import container, logfile, runtime_base, sandbox
 from node_manager.drivers.base import Allowance, Driver, Exit, Handle, Spec
 from node_manager.drivers.docker import DockerDriver
-from node_manager.drivers.fake import FakeDriver
 from node_manager.drivers.process import ProcessDriver
-from node_manager.instances import runtime_base
 from node_manager.settings import NodeSettings
 from tests.conftest import bound, require, wait_until
 from tests.support.docker_daemon import Daemon
+from tests.support.fake_driver import FakeDriver
 from udo_protocol import supervised
 from udo_protocol.errors import OperatorError
 

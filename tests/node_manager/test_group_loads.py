@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from udo_runtime.engine.counters import Counters
+from udo_runtime.counters import Counters
 from udo_runtime.stats import Stats
 
 from node_manager.control.group_loads import GroupLoads

@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from node_manager import home_format, proc
-from node_manager.drivers.fake import FakeDriver
 from node_manager.manager import Manager
 from node_manager.servers import access, state_format
 from node_manager.servers.binaries import find_server, server_args
@@ -26,6 +25,7 @@ from node_manager.settings import NodeSettings
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane
 from tests.support.attempt import Attempt
+from tests.support.fake_driver import FakeDriver
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.selection import long
 from udo_protocol.errors import ServerLost, Unavailable

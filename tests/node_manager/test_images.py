@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from node_manager.config import InstanceConfig
+from node_manager.drivers import runtime_base
 from node_manager.images.images import Images, OperatorImage
-from node_manager.instances import runtime_base
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
 from udo_protocol.formats.manifest import Manifest
 

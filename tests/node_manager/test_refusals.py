@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from benchmarks.verification.hostile_layers import HOSTILE, OPERATOR, packed
-from node_manager import reconcile
-from node_manager.drivers.fake import FakeDriver
 from node_manager.images.images import Images
 from node_manager.manager import Manager
-from node_manager.reconcile import Reconciler
+from node_manager.reconcile import reconcile
+from node_manager.reconcile.reconcile import Reconciler
 from node_manager.settings import NodeSettings
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Lane, add
 from tests.registry.conftest import Image, image, sha
 from tests.support.cluster import SCHEMAS, Cluster
+from tests.support.fake_driver import FakeDriver
 from udo_cli.platform import remote
 from udo_protocol.errors import Refused, Unavailable
 from udo_protocol.formats.manifest import Manifest

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from node_manager.drivers import confine, sandbox
+from node_manager.drivers import confine, runtime_base, sandbox
 from node_manager.drivers.base import Capabilities
-from node_manager.instances import runtime_base
 from tests.conftest import bound, require
 
 ISOLATION = [f.name for f in fields(Capabilities) if f.name.startswith("isolates_") or f.name in ("disk_limit", "process_limit")]

@@ -22,7 +22,7 @@ from node_manager.drivers.base import Exit, Spec
 from node_manager.drivers.process import ProcessDriver
 from node_manager.instances.instances import Instances
 from node_manager.manager import Manager
-from node_manager.reconcile import Reconciler
+from node_manager.reconcile.reconcile import Reconciler
 from node_manager.replicas.copies import Follower
 from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import Slot
@@ -160,7 +160,8 @@ class FailingRegistry:
 
 
 def test_each_loop_of_the_reconciler_goes_on_when_it_raises(manager: Manager, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    from node_manager import reconcile, registry_calls
+    from node_manager import registry_calls
+    from node_manager.reconcile import reconcile
 
     for module in (reconcile, registry_calls):
         monkeypatch.setattr(module, "RETRY_MOST_S", 0.01)

@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 from udo_runtime.served import start
 

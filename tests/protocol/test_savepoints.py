@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
-from udo_runtime.state.standby import RewoundState
+from udo_runtime.durable.standby import RewoundState
 
 from tests.conftest import Servers, wait_until
 from tests.support.seeds import examples, seeds

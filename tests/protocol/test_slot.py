@@ -9,11 +9,11 @@ from tests.conftest import Servers, wait_until
 from tests.support.slots import BATCH, P, a_lane, answer, data, owner
 from udo_protocol.errors import Fenced, LaneExpired, ProtocolError, ServerLost, SlotBroken, Stale, TwoProducers
 from udo_protocol.limits import RUNS_OF_A_PLAN, SlotLimits
-from udo_protocol.queue import lane_end, slot, slot_reader
+from udo_protocol.queue import lane_end, slot, slot_reader, untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import Failure, decode
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import checkpoints, untrusted
+from udo_protocol.state import checkpoints
 
 
 def test_an_event_goes_in_and_its_answer_comes_out(servers: Servers) -> None:

@@ -19,7 +19,7 @@ STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start
 # Files that start threads in another way, each with the reason why no such thread can end silently.
 OTHERWISE = {
     "udo_protocol/supervised.py": "the mechanism itself",
-    "node_manager/reconcile.py": "bounds how many deployments are worked on at once; what it runs is supervised.run",
+    "node_manager/reconcile/reconcile.py": "bounds how many deployments are worked on at once; what it runs is supervised.run",
     "node_manager/rpc/service.py": "of gRPC: what a call raises goes to its caller (wire.py)",
     "node_manager/rpc/remote.py": "of gRPC: what a call raises goes to its caller (wire.py)",
     "node_manager/rpc/lane_door.py": "answers its client, or logs why it did not",

@@ -21,8 +21,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-import registry.content.blobs
 import registry.http.stream
+import registry.store.blobs
 from registry.app import create_app
 from registry.config import RegistrySettings
 from registry.domain import application_managers
@@ -291,8 +291,8 @@ def test_before_a_manifest_is_acknowledged_all_of_it_is_on_the_disk_and_files_go
         unlink(path, missing_ok=missing_ok)
         steps.append("remove")
 
-    monkeypatch.setattr(registry.content.blobs.os, "fsync", watch_fsync)
-    monkeypatch.setattr(registry.content.blobs.os, "replace", watch_replace)
+    monkeypatch.setattr(registry.store.blobs.os, "fsync", watch_fsync)
+    monkeypatch.setattr(registry.store.blobs.os, "replace", watch_replace)
     monkeypatch.setattr(Path, "unlink", watch_unlink)
     durable = parts.store._durable.kw["bind"]
     own = threading.get_ident()  # the registry's own threads may commit meanwhile
@@ -322,7 +322,7 @@ def test_versions_of_a_registry_from_before_repositories_are_pulled_and_kept(tmp
 
     one = image("old", "1")
     config = RegistrySettings(tmp_path / "data", tmp_path / "token")
-    blobs = registry.content.blobs.Blobs(tmp_path / "data" / "blobs")
+    blobs = registry.store.blobs.Blobs(tmp_path / "data" / "blobs")
     for blob in (one.manifest, *one.blobs):
         blobs.write(sha(blob), blob)
     engine = create_engine(config.database)

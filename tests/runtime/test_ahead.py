@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from udo_runtime.state.ahead import AheadOfMove
-from udo_runtime.state.durable import Durable
+from udo_runtime.durable.ahead import AheadOfMove
+from udo_runtime.durable.sessions import Durable
 from udo_runtime.state.groups import Group
 
 from tests.conftest import Servers, wait_until

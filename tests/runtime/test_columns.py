@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from udo_runtime.execution.keyed_columns import ColumnStates, _parts
 from udo_runtime.state.codec import EXPIRES, TIMERS, unpack
 from udo_runtime.state.columns import ColumnValues
-from udo_runtime.state.groups import Group, Label
+from udo_runtime.state.groups import Group
+from udo_runtime.state.label import Label
 from udo_runtime.state.layout import Layout
 from udo_runtime.state.session import Session
 from udo_runtime.state.versions import Versions

@@ -293,8 +293,8 @@ def test_unfinished_dead_letters_of_an_epoch_that_is_over_go(start: Start, serve
 @pytest.mark.parametrize(
     ("module_import", "target", "before"),
     [
-        ("from udo_runtime.state.durable import Durable", "Durable.save", True),  # the letters are in memory only
-        ("from udo_runtime.state.durable import Durable", "Durable.save", False),  # durable, END not answered
+        ("from udo_runtime.durable.sessions import Durable", "Durable.save", True),  # the letters are in memory only
+        ("from udo_runtime.durable.sessions import Durable", "Durable.save", False),  # durable, END not answered
         ("from udo_runtime.drivers.keyed import KeyedOwner", "KeyedOwner.send", True),  # no frame answered
         ("from udo_runtime.drivers.keyed import KeyedOwner", "KeyedOwner.send", False),  # frames answered, no checkpoint
     ],
@@ -465,7 +465,7 @@ def test_a_process_killed_around_the_checkpoint_of_a_replay_sends_each_letter_on
 ) -> None:
     counter(start)
     assert an_attempt(servers, 0, 1).run(["boom"]) == []
-    patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
+    patch = kills(tmp_path / "died", "from udo_runtime.durable.sessions import Durable", "Durable.save", before=before)
     dies = counter(start, patch + MENDED)
     mark(servers)
     attempt = an_attempt(servers, 1, 2)

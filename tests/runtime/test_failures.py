@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from udo_runtime.execution.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
 
 from udo_protocol.cut import cut
 from udo_protocol.limits import EVENT_CHARS, HEADER_BYTES, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS

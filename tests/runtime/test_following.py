@@ -9,8 +9,8 @@ from collections.abc import Callable
 from threading import Thread
 
 import pytest
-from udo_runtime.state import standby
-from udo_runtime.state.standby import StandbyState, changelog_entry
+from udo_runtime.durable import standby
+from udo_runtime.durable.standby import StandbyState, changelog_entry
 
 from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process

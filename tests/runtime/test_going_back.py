@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from udo_runtime.durable.sessions import load_session
+from udo_runtime.durable.standby import StandbyState
 from udo_runtime.state.codec import unpack
-from udo_runtime.state.durable import load_session
 from udo_runtime.state.session import Session
-from udo_runtime.state.standby import StandbyState
 
 from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from udo_runtime.engine.content import changed
 from udo_runtime.engine.content import stored as are_stored
 from udo_runtime.state.codec import TIMERS, pack, unpack
-from udo_runtime.state.groups import Group, Label
+from udo_runtime.state.groups import Group
+from udo_runtime.state.label import Label
 from udo_runtime.state.session import Session, time_group
 
 from udo_protocol.errors import StateLost, TwoProducers

@@ -107,7 +107,7 @@ def test_with_a_checkpoint_for_each_frame_an_event_that_failed_by_chance_is_answ
 ) -> None:
     """If the process dies before the frame is durable, the frame is processed anew; if later, the letter stays."""
     source = ONCE.format(failed=str(tmp_path / "failed"))
-    patch = kills(tmp_path / "died", "from udo_runtime.state.durable import Durable", "Durable.save", before=before)
+    patch = kills(tmp_path / "died", "from udo_runtime.durable.sessions import Durable", "Durable.save", before=before)
     first = counter(start, patch + source, commit="frame")
     attempt = an_attempt(servers, 0, 0)
     attempt.send(["odd", "a"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from udo_runtime.state.standby import StandbyState
+from udo_runtime.durable.standby import StandbyState
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P

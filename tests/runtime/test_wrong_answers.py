@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.session import Session
 

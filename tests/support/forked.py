@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from node_manager.instances.runtime_base import bootstrap
+from node_manager.drivers.runtime_base import bootstrap
 from tests.conftest import bound
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from udo_runtime.engine.counters import Counters
+from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import (
     Effect,
     Execute,

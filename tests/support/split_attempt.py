@@ -13,7 +13,7 @@ from tests.support.attempt import T0
 from udo_interface.lane.lane import Collector, Sender
 from udo_interface.lane.opening import KeyedCall, Request, conversations
 from udo_interface.lane.split import SplitExchange
-from udo_interface.spark.key_groups import partition_of
+from udo_interface.store.spark_partitions import partition_of
 from udo_interface.store.store import SessionStore, StoreLocation
 from udo_interface.store.store_lane import StoreLane
 from udo_protocol.certificates import Tls

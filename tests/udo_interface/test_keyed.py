@@ -23,7 +23,7 @@ from udo_cli.state_file import ended_groups
 from udo_cli.text.state_text import entries
 from udo_interface import udo
 from udo_interface.spark import keyed_plan
-from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.spark_partitions import groups_of
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.node.api import connect_node

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from udo_interface.spark.columns import Picker
+from udo_interface.lane.columns import Picker
 from udo_interface.spark.spark_types import arrow_type, delivered, output_fields, require_input, spark_type
 from udo_protocol.errors import SchemaError
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.stores import KEY, History, write
-from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.spark_partitions import groups_of
 from udo_interface.store.store import File, SessionStore, StoreLocation, chains, newest_at, parsed, superseded
 from udo_interface.store.store_place import located, require_writable
 from udo_protocol.errors import StateLost, UsageError

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import wait_until
 from udo_interface.lane.opening import KeyedCall, Request, conversations
 from udo_interface.lane.split import SplitExchange
-from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.spark_partitions import groups_of
 from udo_interface.store.store import SessionStore, StoreLocation
 from udo_interface.store.store_lane import StoreLane
 from udo_protocol.errors import PeerError, Stale, StateElsewhere, StateLost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
@@ -15,22 +14,6 @@ udo top --once
 udo top --json --interval-s 5        one JSON line every five seconds
 udo top --json --once
 """
-COLUMNS = (
-    "SLOT",
-    "VERSION",
-    "IN/S",
-    "OUT/S",
-    "EVENTS",
-    "ERRORS",
-    "DEAD",
-    "DEPTH",
-    "P50 MS",
-    "P99 MS",
-    "BUSY",
-    "CPU",
-    "RESIDENT",
-    "RESTARTS",
-)
 
 
 @base.command("top", EXAMPLES)
@@ -50,7 +33,7 @@ def command(interval_s: float, once: bool, address: str | None, as_json: bool) -
     from rich.live import Live
 
     from udo_cli.platform import remote
-    from udo_cli.text import output
+    from udo_cli.text import output, slot_table
     from udo_cli.text.rates import Rates
 
     node = remote.node(address)
@@ -63,39 +46,11 @@ def command(interval_s: float, once: bool, address: str | None, as_json: bool) -
             if as_json:
                 output.emit({"slots": slots})
             else:
-                output.table(COLUMNS, map(row, slots), "no slots")
+                output.table(slot_table.COLUMNS, map(slot_table.cells, slots), "no slots")
             if once:
                 return
             time.sleep(interval_s)
     with Live(console=Console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_table(rates.look(node.stats(), time.monotonic())), refresh=True)
+            live.update(slot_table.drawn(rates.look(node.stats(), time.monotonic())), refresh=True)
             time.sleep(interval_s)
-
-
-def row(s: dict[str, Any]) -> tuple[str, ...]:
-    """The cells of one slot, in the order of COLUMNS."""
-    from udo_cli.text.output import size
-
-    return (
-        f"{s['deployment']}:{s['slot']}",
-        s["version"],
-        f"{s['in_per_s']:,.0f}",
-        f"{s['out_per_s']:,.0f}",
-        f"{s['events_in']:,}",
-        f"{s['errors']:,}",
-        f"{s['dead_letters']:,}",
-        str(s["depth_frames"]),
-        f"{s['p50_ms']:.2f}",
-        f"{s['p99_ms']:.2f}",
-        f"{100 * s['busy_share']:.0f} %",
-        f"{s['cpu_percent']:.0f} %",
-        size(s["rss_bytes"]),
-        str(s["restarts"]),
-    )
-
-
-def _table(slots: list[dict[str, Any]]) -> Any:
-    from udo_cli.text import output
-
-    return output.grid(COLUMNS, map(row, slots), texts=2)

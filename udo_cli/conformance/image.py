@@ -16,10 +16,10 @@ from typing import Any
 
 from udo_runtime.child.process import Launch
 
-from node_manager.drivers import sandbox, users
+from node_manager.drivers import runtime_base, sandbox, users
 from node_manager.drivers.base import Allowance, Inside
 from node_manager.images.images import Images, OperatorImage
-from node_manager.instances import commands, runtime_base
+from node_manager.instances import commands
 from udo_cli.conformance.player import Starting
 from udo_cli.packing import archive
 from udo_cli.packing.image import MANIFEST_LABEL

@@ -16,9 +16,9 @@ from udo_cli.demo.report import DemoReport, DemoUpdate
 from udo_cli.demo.show import Screen
 from udo_cli.demo.stream import LiveFigures, Stream, stopping
 from udo_cli.demo.verify import verify
+from udo_cli.home import Home
 from udo_cli.options.daemons import UpOptions
 from udo_cli.platform import throwaway
-from udo_cli.platform.home import Home
 from udo_interface import udo
 from udo_protocol.node.api import connect_node
 from udo_protocol.registry.api import Registry

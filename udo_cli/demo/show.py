@@ -43,15 +43,14 @@ def _drawn(w: LiveFigures) -> Any:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
-    from udo_cli.commands.top import COLUMNS, row
-    from udo_cli.text import output
+    from udo_cli.text import output, slot_table
 
     rate = w.committed / w.elapsed_s if w.elapsed_s else 0.0
     facts = Table.grid(padding=(0, 2))
     facts.add_row("rows", f"{w.committed:,} of {w.rows:,}  ({w.batches} micro-batches, {rate:,.0f} events/s)")
     facts.add_row("", ProgressBar(total=w.rows, completed=w.committed, width=60))
     facts.add_row("update", output.cell(w.update or f"fraud@1 -> fraud@2 at row {w.update_at:,}"))
-    return Group(facts, "", output.grid(COLUMNS, map(row, w.slots), texts=2))
+    return Group(facts, "", slot_table.drawn(w.slots))
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import click
 
 from node_manager.drivers import logfile
+from udo_cli.home import Home
 from udo_cli.options.daemons import UpOptions
 from udo_cli.options.given import OperatorConfig
 from udo_cli.packing.image import BuiltImage
 from udo_cli.packing.tried import SESSION, Trial, ask
 from udo_cli.packing.upload import upload
 from udo_cli.platform import local, remote, throwaway
-from udo_cli.platform.home import Home
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.registry.api import Registry
 

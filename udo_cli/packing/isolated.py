@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from node_manager import proc
-from node_manager.drivers import users
+from node_manager.drivers import runtime_base, users
 from node_manager.drivers.base import Allowance, Inside
 from node_manager.drivers.process import BUSY_SAMPLE_S, excess
 from node_manager.drivers.sandbox import Bubblewrap, Sandbox, confining
-from node_manager.instances import commands, runtime_base
+from node_manager.instances import commands
 from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import boxed
 from udo_cli.packing.build import UnpackedOperator

@@ -73,7 +73,7 @@ def main() -> None:
     import traceback
 
     from udo_runtime import children
-    from udo_runtime.execution.failure import KeyboardStop
+    from udo_runtime.failure import KeyboardStop
 
     def interrupt(*_: Any) -> None:
         raise KeyboardStop

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 from node_manager.files import read_json
 from node_manager.proc import ProcessId, alive, identify, signal_group, terminate, wait
 from node_manager.servers import watchdog
+from udo_cli.home import Home
 from udo_cli.options import daemons
 from udo_cli.options.daemons import START_TIMEOUT_S, UpOptions
-from udo_cli.platform.home import Home
 from udo_protocol import certificates
 from udo_protocol.errors import Conflict, UdoError, Unavailable, Untrusted, UsageError, WaitTimeout
 from udo_protocol.files import lock_within

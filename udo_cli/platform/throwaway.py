@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from udo_cli.home import Home
 from udo_cli.options.daemons import UpOptions
 from udo_cli.platform import local
-from udo_cli.platform.home import Home
 
 
 @contextlib.contextmanager

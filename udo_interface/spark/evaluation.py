@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from udo_interface.spark.key_groups import groups_of, partition_of
+from udo_interface.store.spark_partitions import groups_of, partition_of
 from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN
 

@@ -16,15 +16,15 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 
 from udo_interface.discovery import certificates, node_address, node_wait_s
+from udo_interface.lane.columns import Picker, beside
 from udo_interface.lane.lane import Collector, PendingFrame, Sender, exchange
 from udo_interface.lane.opening import KeyedCall, Opened, Request, conversations
 from udo_interface.lane.place import Place
 from udo_interface.lane.split import SplitExchange
-from udo_interface.spark.columns import Picker, beside
 from udo_interface.spark.evaluation import Evaluation, marked, of_task, required, run_of_task, told_by_rows
 from udo_interface.spark.held import held
-from udo_interface.spark.key_groups import groups_of
 from udo_interface.spark.progress import require_synchronous
+from udo_interface.store.spark_partitions import groups_of
 from udo_interface.store.store import SessionStore, StoreLocation
 from udo_interface.store.store_lane import StoreLane
 from udo_protocol.errors import OperatorError, SchemaError, UdoError, UsageError

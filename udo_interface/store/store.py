@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from udo_interface.spark.key_groups import groups_of
+from udo_interface.store.spark_partitions import groups_of
 from udo_interface.store.store_place import OBJECT_STORES, first_line, hint, put, reached
 from udo_protocol.errors import StateLost, Unavailable
 from udo_protocol.formats import body

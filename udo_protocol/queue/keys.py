@@ -35,7 +35,7 @@
 | `turning`        | queue        | string | set while an epoch ends (turns.py): no good time to promote     |
 | `ckpt`           | state        | string | `seq run_id`: last frame that durable state covers, and the queue server's run |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
-| `sessions`       | state        | hash   | session -> its record (udo_runtime.state.durable)                     |
+| `sessions`       | state        | hash   | session -> its record (udo_runtime.durable.sessions)                     |
 | `runs:{session}` | state        | hash   | run id -> `order plan call`                                     |
 | `homes`          | state        | hash   | session -> `version home|stored|former`: its relation to this node |
 | `groups`         | state        | string | JSON: the group map (group_map.py); first slot only; absent: even |

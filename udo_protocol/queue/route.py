@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from udo_protocol.errors import ProtocolError
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 
 
 @dataclass(frozen=True, slots=True)

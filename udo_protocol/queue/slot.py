@@ -17,9 +17,9 @@ import pyarrow as pa
 from udo_protocol.errors import Fenced, ProtocolError
 from udo_protocol.formats.schema import from_ipc, schema_id
 from udo_protocol.limits import FRAME_TIMES_MS, MESSAGE_CHARS, MOST_KEY_GROUPS
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 
 # Lanes checked in one step: usually more than a node's tasks, and one small reply.
 _ABANDONED_AT_A_TIME = 256

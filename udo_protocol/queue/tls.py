@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from udo_protocol.certificates import Tls, client_context
 from udo_protocol.errors import Untrusted, UsageError
-from udo_protocol.queue.transport import SCHEME
 
 T = TypeVar("T")
 # A host that takes longer to accept a connection is down; a server that hangs is noticed by the wait for its replies.
@@ -129,5 +128,5 @@ def _host_and_port(address: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or not port or parts.path or parts.username:
-        raise UsageError(f"expected {SCHEME}host:port, got {address!r}")
+        raise UsageError(f"expected {parts.scheme}://host:port, got {address!r}")
     return host, port

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from udo_protocol.errors import ProtocolError, ServerLost
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys, StateKeys
-from udo_protocol.state import moving, untrusted
+from udo_protocol.state import moving
 
 # Bytes of one message between nodes; a larger value continues in the next.
 PART_BYTES = 1 << 20

@@ -14,9 +14,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import NamedTuple, Self
 
 from udo_protocol.errors import SlotBroken
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 POLICIES = (FAIL, DEAD_LETTER)

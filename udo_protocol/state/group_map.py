@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from udo_protocol.errors import Conflict
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
-from udo_protocol.state import untrusted
 
 # The version of an unchanged map.
 FIRST_VERSION = 1

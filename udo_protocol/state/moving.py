@@ -24,11 +24,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from udo_protocol.errors import ServerLost
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Header, encode
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
-from udo_protocol.state import group_map, untrusted
+from udo_protocol.state import group_map
 from udo_protocol.state.group_map import SlotGroups
 
 # The lane of frames that come from no producer; their numbers are versions of the map.

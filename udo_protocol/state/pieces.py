@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from udo_protocol.errors import Conflict
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import savepoints, untrusted
+from udo_protocol.state import savepoints
 
 # Bytes read in one transaction: the owner writes at the same time and must not wait long.
 _READ_BYTES = 1 << 20

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, cast
 import msgpack
 
 from udo_protocol.errors import ProtocolError, ServerLost, Unavailable
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection, ReplyError
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 
 START = "0-0"

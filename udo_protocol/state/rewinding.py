@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from udo_protocol.errors import SlotBroken
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import savepoints, untrusted
+from udo_protocol.state import savepoints
 from udo_protocol.state.checkpoints import load_checkpoint
 
 SAVEPOINT = "rollback"

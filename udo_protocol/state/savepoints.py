@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from udo_protocol.errors import Conflict, ServerLost
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 
 # Bytes of pieces that only savepoints name. One savepoint names at most the bases and about as many bytes of changes: enough for the
 # largest state measured, 1 GB.

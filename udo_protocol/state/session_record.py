@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from udo_protocol.limits import KEY_GROUPS
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import pieces, untrusted
+from udo_protocol.state import pieces
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from udo_protocol.errors import SlotBroken
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import untrusted
 
 # A promotion waits at most this long for the end of an epoch to be on disk, for the first answer of the next epoch, and for a standby
 # that is behind: two pauses in succession would make one long gap. _LOOK_MS: the pause between two checks.

@@ -24,8 +24,8 @@ from udo_protocol.queue.slot_reader import SlotReader
 from udo_runtime import children
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import StatelessInstance
-from udo_runtime.execution.failure import ProcessingError, failed
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError, failed
 from udo_runtime.loading import load
 from udo_runtime.output import by_lines
 from udo_runtime.sdk.api import Context

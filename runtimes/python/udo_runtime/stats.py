@@ -7,7 +7,7 @@ import time
 from udo_protocol.limits import MESSAGE_CHARS
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.slot import GROUP_EVENTS, PROCESS_END, PROCESS_ENDS, PROCESS_PID
-from udo_runtime.engine.counters import Counters, ProcessLife
+from udo_runtime.counters import Counters, ProcessLife
 
 _EVERY_S = 1.0
 _EXPIRES_MS = 3_600_000

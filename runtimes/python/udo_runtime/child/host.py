@@ -16,12 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.errors import OperatorError, ProtocolError, SchemaError, UdoError, WaitTimeout
+from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import to_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError, event_text
 from udo_runtime.sdk.api import Context
 
 KEYED, TIMERS, MIGRATE, REHEARSE, SHARED_MEMORY = "keyed", "timers", "migrate", "rehearse", "shared-memory"
@@ -44,6 +45,12 @@ class Failed(ProcessingError):
     """User code failed; `row`: the row of its input on which it failed, if known."""
 
     row: int | None = None
+
+    def name_event(self, rows: pa.RecordBatch) -> None:
+        """Set `event`, if it is known on which of these rows it failed."""
+        if self.row is not None and self.row < rows.num_rows:
+            with suppress(ValueError, OverflowError, pa.ArrowException):
+                self.event = event_text(as_events(rows.slice(self.row, 1))[0])
 
 
 class Child:

@@ -19,16 +19,15 @@ from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost
 from udo_runtime.child.keys import Changes, StoredKeys, changes
 from udo_runtime.child.packed import apart, together
-from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, TIMES, Received
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row
 from udo_runtime.execution.distinct_keys import distinct
-from udo_runtime.execution.failure import ProcessingError, event_text, explained
 from udo_runtime.execution.gathered import GatheredAnswers, empty, joined
 from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.timers import Due, KeyedContext
 from udo_runtime.execution.typed import require_types
+from udo_runtime.failure import ProcessingError, event_text, explained
 from udo_runtime.sdk.api import Operator
 from udo_runtime.state.codec import EMPTY, EXPIRY, pack, unpack, unpack_key
 from udo_runtime.state.session import Session
@@ -59,7 +58,7 @@ class ChildOperator(Operator):
         try:
             reply = self._child.ask(request, [(pb.Part.EVENTS, batch), (pb.Part.INDEX, rows), (pb.Part.KEYS, keys.table())])
         except Failed as e:
-            name(e, batch)
+            e.name_event(batch)
             raise
         return self._take(ctx, reply, keys)
 

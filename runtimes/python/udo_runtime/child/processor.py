@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
-from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed, Lost, needs, start_message
 from udo_runtime.child.process import Launch
-from udo_runtime.engine.counters import Counters, ProcessLife
+from udo_runtime.counters import Counters, ProcessLife
 from udo_runtime.execution.bad_events import BadEvent
-from udo_runtime.execution.failure import ProcessingError, event_text
 from udo_runtime.execution.gathered import empty
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ class ChildProcessor(Processor):
         try:
             reply = self._child.ask(pb.Message(data=pb.Data()), [(pb.Part.EVENTS, batch)])
         except Failed as e:
-            name(e, batch)
+            e.name_event(batch)
             raise
         try:
             if (kind := reply.message.WhichOneof("kind")) != "answer":
@@ -112,10 +110,3 @@ class ChildProcessor(Processor):
         except ProtocolError as e:
             raise self._child.blame(e) from e
         return empty(self._output) if answer is None else answer
-
-
-def name(e: Failed, rows: pa.RecordBatch) -> None:
-    """Set the error's event, if it gives the row."""
-    if e.row is not None and e.row < rows.num_rows:
-        with suppress(ValueError, OverflowError, pa.ArrowException):
-            e.event = event_text(as_events(rows.slice(e.row, 1))[0])

@@ -19,10 +19,9 @@ from udo_protocol.errors import ProtocolError, UsageError
 from udo_protocol.formats import sample_events
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.host import Child, Failed
-from udo_runtime.child.processor import name
 from udo_runtime.child.wire import INDEX, Received
 from udo_runtime.execution.distinct_keys import distinct
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 
 if TYPE_CHECKING:
     from udo_runtime.child.keys import StoredKeys
@@ -82,7 +81,7 @@ class Rehearsal:
             if keys is not None:
                 self._note(reply, keys)
         except Failed as e:
-            name(e, frame)
+            e.name_event(frame)
             told = f" ({e.event})" if e.event else ""
             raise ProcessingError(f"it fails on its sample events{told}: {e}", e.traceback, e.event, e.wire_code) from e
         except ProtocolError as e:

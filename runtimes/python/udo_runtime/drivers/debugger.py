@@ -10,7 +10,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any
 
-from udo_runtime.execution.failure import PassedOn, ProcessingError, own_frames
+from udo_runtime.failure import PassedOn, ProcessingError, own_frames
 
 
 class Quit(PassedOn):

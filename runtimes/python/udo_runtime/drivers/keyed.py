@@ -14,6 +14,9 @@ from udo_protocol.queue.slot_reader import Emit, Read
 from udo_protocol.state import moving, rewinding, turns
 from udo_runtime.drivers.link import Link, Stopped
 from udo_runtime.drivers.perform import Performer
+from udo_runtime.durable.ahead import AheadOfMove
+from udo_runtime.durable.ledger import Ledger
+from udo_runtime.durable.sessions import Durable
 from udo_runtime.engine.effects import (
     FindTold,
     LetterSizes,
@@ -29,9 +32,6 @@ from udo_runtime.engine.effects import (
 )
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.state.adopted import Adopted
-from udo_runtime.state.ahead import AheadOfMove
-from udo_runtime.state.durable import Durable
-from udo_runtime.state.ledger import Ledger
 from udo_runtime.state.session import Session
 
 # Answers are sent after a frame that ends later than this: those of a slow operator do not wait for later frames.

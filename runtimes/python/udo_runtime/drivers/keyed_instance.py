@@ -22,6 +22,8 @@ from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.standby import Standby
 from udo_runtime.drivers.stateless_instance import replies_of
+from udo_runtime.durable.ledger import Ledger
+from udo_runtime.durable.sessions import Durable
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.keyed import Engine
 from udo_runtime.engine.letters import KeyedLetters
@@ -29,8 +31,6 @@ from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.durable import Durable
-from udo_runtime.state.ledger import Ledger
 from udo_runtime.state.versions import Versions
 
 

@@ -1,6 +1,6 @@
 """Comparing a keyed operator: each frame is answered from the state that the serving version had before it.
 
-The mirror follows the owner (state/standby.py). Its own changes to the state last until the owner's next checkpoint, as
+The mirror follows the owner (durable/standby.py). Its own changes to the state last until the owner's next checkpoint, as
 after an update: each epoch shows what the new version would have made of it, and differences do not accumulate. A diff compares
 all events, a canary those of some key groups.
 """
@@ -21,12 +21,12 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Served
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.standby import Report, unreadable
+from udo_runtime.durable.standby import ChangelogEntry, StandbyState
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import LoadSession, run
 from udo_runtime.engine.keyed import in_groups
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.gathered import empty
-from udo_runtime.state.standby import ChangelogEntry, StandbyState
+from udo_runtime.failure import ProcessingError
 
 
 class KeyedComparer:

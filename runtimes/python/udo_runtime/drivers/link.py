@@ -11,8 +11,8 @@ from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import HEARTBEAT
 from udo_protocol.queue.slot_reader import Read, SlotReader
-from udo_runtime.engine.counters import Counters
-from udo_runtime.execution.failure import PassedOn
+from udo_runtime.counters import Counters
+from udo_runtime.failure import PassedOn
 from udo_runtime.output import begin_anew
 from udo_runtime.stats import Stats
 

@@ -21,8 +21,8 @@ from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import Execute, run
 from udo_runtime.engine.stateless import fitting
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError
 
 # The longest time until the end of the diff is noticed, and between reports.
 _LOOK_S = 0.25

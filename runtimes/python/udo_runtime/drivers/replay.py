@@ -17,7 +17,7 @@ from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.queue.frame import Header, decode
 from udo_protocol.state.dead_letters import FAIL
-from udo_runtime.engine.counters import Counters
+from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import Answer, Effect, Execute, FindSchema, FindSender, LaneOpen, Send, Steps, run
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine

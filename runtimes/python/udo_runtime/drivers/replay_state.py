@@ -12,7 +12,7 @@ from udo_protocol.formats.recording_file import Recording
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.session_record import SessionRecord
-from udo_runtime.engine.counters import Counters
+from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
 from udo_runtime.engine.keyed import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters

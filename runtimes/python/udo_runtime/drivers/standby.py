@@ -1,6 +1,6 @@
 """A warm standby of a keyed slot: loads the owner's state and processes the frames that the owner answers, until it is promoted.
 
-Frames processed before the promotion are on trial: the owner's next checkpoint replaces their effects (state/standby.py). A version that
+Frames processed before the promotion are on trial: the owner's next checkpoint replaces their effects (durable/standby.py). A version that
 is rolled back to does the same with the state kept before the update and the input since then.
 """
 
@@ -18,10 +18,10 @@ from udo_protocol.state.rewinding import release
 from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
+from udo_runtime.durable.standby import Readiness, StandbyState
 from udo_runtime.engine.effects import LoadSession, run
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 from udo_runtime.state.missed import Missed
-from udo_runtime.state.standby import Readiness, StandbyState
 
 Report = Callable[[Mapping[str, Any]], None]
 # How often a standby looks for new frames and checkpoints; a promotion wakes it at once.

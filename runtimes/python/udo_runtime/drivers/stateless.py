@@ -12,10 +12,10 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.slot_reader import Emit, Read
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
+from udo_runtime.durable.letters import StatelessLetters
 from udo_runtime.engine.effects import Answer, KeepLetters, LetterRoom, run
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
-from udo_runtime.state.letters import StatelessLetters
 
 # Answers of at least this size are sent at once; smaller ones travel together.
 _GROUP_BYTES = 64 << 10

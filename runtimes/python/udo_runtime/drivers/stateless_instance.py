@@ -16,11 +16,11 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.drivers.stateless import StatelessOwner
+from udo_runtime.durable.letters import StatelessLetters
 from udo_runtime.engine.replies import Replies
 from udo_runtime.engine.stateless import StatelessEngine
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.letters import StatelessLetters
 
 # Input, output.
 Schemas: TypeAlias = "tuple[pa.Schema, pa.Schema]"

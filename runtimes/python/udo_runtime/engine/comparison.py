@@ -15,7 +15,7 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.queue.frame import Frame
 from udo_runtime.engine.differences import row, unequal_columns
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 
 _log = logging.getLogger("udo_runtime")
 

@@ -19,8 +19,8 @@ from udo_protocol.formats.body import read_event
 from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.queue.frame import ADOPT, ANSWER, DATA, END, HANDOVER, PREPARE, RESTORE, STATE, Frame, Header, decode, encode
 from udo_protocol.state.dead_letters import KeyedName, Letter
+from udo_runtime.counters import Counters
 from udo_runtime.engine.content import CheckpointContent, changed, stored
-from udo_runtime.engine.counters import Counters
 from udo_runtime.engine.effects import (
     Answer,
     Execute,
@@ -41,11 +41,12 @@ from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure
 from udo_runtime.execution.bad_events import BadEvent
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.gathered import empty, joined, require_bounded
-from udo_runtime.execution.keyed import KeyedProcessor, Processed, label_of
+from udo_runtime.execution.keyed import KeyedProcessor, Processed
 from udo_runtime.execution.keyed_bad_events import ResentLetters
+from udo_runtime.failure import ProcessingError
 from udo_runtime.state import restoring
+from udo_runtime.state.label import label_of
 from udo_runtime.state.missed import Missed
 from udo_runtime.state.session import Session
 

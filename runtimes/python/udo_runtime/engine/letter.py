@@ -6,7 +6,7 @@ from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import Header
 from udo_protocol.state.dead_letters import Letter
 from udo_runtime.execution.bad_events import BadEvent
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 
 
 def letter(bad: BadEvent, header: Header, reference: str, instance: str, at: float) -> Letter:

@@ -14,8 +14,8 @@ from udo_protocol.state.dead_letters import DEAD, PENDING, KeyedName, Letter, pa
 from udo_runtime.engine.content import LetterChanges
 from udo_runtime.engine.effects import LetterSizes, ReadLetters, ReadReplays, Steps
 from udo_runtime.engine.letter import full
-from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.state.groups import Label
+from udo_runtime.failure import ProcessingError
+from udo_runtime.state.label import Label
 from udo_runtime.state.session import Session
 
 # The bytes of each letter, by hash (`pending`, `dead`) and name.

@@ -9,7 +9,7 @@ from udo_protocol.queue import event_times
 from udo_protocol.queue.event_times import EventTimes
 from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE, Failure, Header, Kind, encode
 from udo_runtime.engine.effects import Answer
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 
 
 class Replies:

@@ -9,15 +9,15 @@ from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.limits import SlotLimits
 from udo_protocol.queue.frame import DATA, END, Frame, Header, decode
 from udo_protocol.state.dead_letters import DEAD_LETTER
-from udo_runtime.engine.counters import Counters
+from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LaneOpen, LetterRoom, Steps
 from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
 from udo_runtime.engine.replies import Replies, failure
 from udo_runtime.execution.bad_events import again
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.gathered import require_bounded
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError
 
 
 class StatelessEngine:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from udo_protocol.formats.rows import as_events
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.gathered import require_bounded
+from udo_runtime.failure import ProcessingError
 
 Result = TypeVar("Result")
 Work = Callable[[pa.RecordBatch], pa.RecordBatch]

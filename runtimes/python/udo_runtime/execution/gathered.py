@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.limits import DEFAULT
-from udo_runtime.execution.failure import ProcessingError, rows_to_batch
+from udo_runtime.failure import ProcessingError, rows_to_batch
 
 # The most answers held as dicts: FIRST at the beginning, when their size is unknown; later as many as take 1/_PARTS of the bound
 # in Arrow, 16 MiB by default, but at most _MOST.

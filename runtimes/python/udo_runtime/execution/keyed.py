@@ -23,13 +23,13 @@ from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, rows_of
 from udo_runtime.execution.distinct_keys import comparable, comparable_value, values_of
-from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed, not_answers
 from udo_runtime.execution.gathered import FIRST, GatheredAnswers, empty, joined
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us
+from udo_runtime.failure import PassedOn, ProcessingError, event_text, failed, not_answers
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.codec import EXPIRES, EXPIRY, TIMERS, unpack_key
-from udo_runtime.state.groups import Label
+from udo_runtime.state.label import label_of
 from udo_runtime.state.session import Session, time_group
 from udo_runtime.state.snapshot import Timed
 
@@ -364,8 +364,3 @@ def bad_timer(row: int, due: Due, error: ProcessingError) -> BadEvent:
 def since_of(header: Header) -> int | None:
     """The last epoch before the frame's in which anything happened; None: the previous one."""
     return header.since if header.HasField("since") else None
-
-
-def label_of(header: Header) -> Label:
-    """The attempt that a frame belongs to."""
-    return Label(header.label.run, header.label.epoch, header.label.attempt)

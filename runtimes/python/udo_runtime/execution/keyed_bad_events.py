@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from udo_runtime.execution.bad_events import BadEvent, again
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.gathered import GatheredAnswers
+from udo_runtime.failure import ProcessingError
 from udo_runtime.state.groups import Group
 from udo_runtime.state.snapshot import Snapshot, Timed
 

@@ -16,13 +16,13 @@ from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, rows_of
-from udo_runtime.execution.failure import PassedOn, ProcessingError, columns_to_batch, event_text, failed, not_answers, rows_to_batch
 from udo_runtime.execution.gathered import FIRST, GatheredAnswers, joined
 from udo_runtime.execution.typed import TypedOperator
+from udo_runtime.failure import PassedOn, ProcessingError, columns_to_batch, event_text, failed, not_answers, rows_to_batch
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
-    from udo_runtime.engine.counters import Counters
+    from udo_runtime.counters import Counters
     from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
     from udo_runtime.execution.timers import KeyedContext
     from udo_runtime.sdk.keyed import FrameKeys, FrameStates

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.formats.state_types import StateTypes
-from udo_runtime.execution.failure import ProcessingError, event_text
+from udo_runtime.failure import ProcessingError, event_text
 from udo_runtime.sdk.api import Batches, Context, Operator
 from udo_runtime.sdk.keyed import FrameKeys, FrameStates
 

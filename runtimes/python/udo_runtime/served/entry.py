@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_runtime.execution.failure import ProcessingError
 from udo_runtime.execution.load import find
+from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.served.serve import serve
 

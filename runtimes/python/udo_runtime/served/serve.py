@@ -23,9 +23,9 @@ from udo_runtime.child import shared
 from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
-from udo_runtime.execution.failure import ProcessingError, explained, own_traceback
 from udo_runtime.execution.gathered import FIRST, GatheredAnswers, require_bounded
 from udo_runtime.execution.load import Processor
+from udo_runtime.failure import ProcessingError, explained, own_traceback
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Keyed state: groups and sessions in memory, and their form on the state server."""
+"""Keyed state: groups and sessions in memory, and their stored form. No server: that is udo_runtime.durable."""

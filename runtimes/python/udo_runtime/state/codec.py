@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 from udo_runtime.state.versions import Versions
 
 # Key (the value of the key column, or a tuple of several) -> packed state.

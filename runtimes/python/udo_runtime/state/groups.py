@@ -9,7 +9,7 @@ wrong without it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from udo_protocol.errors import TwoProducers
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
@@ -30,6 +30,7 @@ from udo_runtime.state.codec import (
     with_packed_keys,
 )
 from udo_runtime.state.columns import COLUMNS, ColumnValues, joined, stored_columns
+from udo_runtime.state.label import Label
 from udo_runtime.state.layout import Cells
 from udo_runtime.state.noted import Noted
 from udo_runtime.state.stored_values import empty_values, lay, packed_rows, read_values, version_of, whole_values
@@ -39,14 +40,6 @@ from udo_runtime.state.versions import Versions
 RESTORED = -1
 # The value of `ended` if the attempt was cut short and none had ENDed before it: the epoch is complete and has changed nothing.
 VOID = 2
-
-
-class Label(NamedTuple):
-    """The attempt that a frame belongs to. Attempts at one epoch are ordered by (run, attempt)."""
-
-    run: int
-    epoch: int
-    attempt: int
 
 
 class Group:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from udo_protocol.errors import UdoError
 from udo_protocol.queue.frame import END, Header
-from udo_runtime.execution.failure import ProcessingError
-from udo_runtime.state.groups import Label
+from udo_runtime.failure import ProcessingError
+from udo_runtime.state.label import label_of
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,4 @@ class Missed:
 
 
 def _attempt(header: Header) -> tuple[int, ...]:
-    return header.partition, *Label(header.label.run, header.label.epoch, header.label.attempt)
+    return header.partition, *label_of(header)

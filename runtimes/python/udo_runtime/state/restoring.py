@@ -15,8 +15,8 @@ from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import event_times
 from udo_protocol.queue.frame import STATE, Frame, Header
 from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
-from udo_runtime.execution.keyed import label_of
-from udo_runtime.state.groups import RESTORED, VOID, Group, Label
+from udo_runtime.state.groups import RESTORED, VOID, Group
+from udo_runtime.state.label import Label, label_of
 from udo_runtime.state.session import Session
 
 

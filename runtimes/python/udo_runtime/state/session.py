@@ -13,7 +13,8 @@ from udo_protocol.errors import StateLost
 from udo_protocol.queue.event_times import EventTimes, behind, combined
 from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.codec import pack, unpack
-from udo_runtime.state.groups import RESTORED, Group, Label
+from udo_runtime.state.groups import RESTORED, Group
+from udo_runtime.state.label import Label
 from udo_runtime.state.versions import Versions
 
 # The key of the highest event time in a time group: group -(p + 1) for partition p.

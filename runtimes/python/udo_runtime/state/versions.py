@@ -7,7 +7,7 @@ from typing import Any
 
 from udo_protocol.errors import StateLost
 from udo_protocol.formats.state_types import StateTypes
-from udo_runtime.execution.failure import PassedOn, ProcessingError, event_text, failed
+from udo_runtime.failure import PassedOn, ProcessingError, event_text, failed
 from udo_runtime.state.layout import Layout
 
 # An operator's migrate() for the state of one key: (old state, its version) -> new state.

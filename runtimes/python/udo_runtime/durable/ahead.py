@@ -12,9 +12,10 @@ from contextlib import closing, suppress
 from threading import Event, Thread
 
 from udo_protocol import supervised
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.state import moving, pieces, session_record, untrusted
+from udo_protocol.state import moving, pieces, session_record
 from udo_protocol.state.pieces import PiecePlace
 from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group

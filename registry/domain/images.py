@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from registry.content.blobs import check_digest
-from registry.http.oci_errors import ManifestInvalid
+from registry.oci_errors import ManifestInvalid
+from registry.store.blobs import check_digest
 from udo_protocol.formats.media_types import DOCKER_CONFIG, DOCKER_LIST, DOCKER_MANIFEST, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
 
 IMAGES, INDEXES = (OCI_MANIFEST, DOCKER_MANIFEST), (OCI_INDEX, DOCKER_LIST)

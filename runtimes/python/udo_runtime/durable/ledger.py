@@ -8,8 +8,8 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys, StateKeys
 from udo_protocol.state.dead_letters import DEAD, PENDING, KeyedName
 from udo_protocol.state.rewinding import SAVEPOINT
+from udo_runtime.durable.letters import sizes
 from udo_runtime.engine.content import LetterChanges
-from udo_runtime.state.letters import sizes
 
 
 class Ledger:

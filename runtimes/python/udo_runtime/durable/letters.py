@@ -17,7 +17,7 @@ from udo_protocol.state.checkpoints import OwnedState, amend
 from udo_protocol.state.dead_letters import LaneName, parse_name
 from udo_runtime.engine.letter import full, letter
 from udo_runtime.execution.bad_events import BadEvent
-from udo_runtime.execution.failure import ProcessingError
+from udo_runtime.failure import ProcessingError
 
 
 class Room:

@@ -20,10 +20,10 @@ import structlog
 
 from node_manager import reports
 from node_manager.config import DeploymentConfig, Release
-from node_manager.control.lost_moves import LostMoves
 from node_manager.manager import Manager
+from node_manager.reconcile import in_step
+from node_manager.reconcile.lost_moves import LostMoves
 from node_manager.registry_calls import RETRY_MOST_S, RegistryCalls, keep_asking
-from node_manager.replicas import in_step
 from udo_protocol import supervised
 from udo_protocol.errors import NotFound, Refused, UdoError, Unavailable
 from udo_protocol.lifecycle import REFUSED

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from registry.http.oci_errors import BlobUnknown, DigestInvalid
+from registry.oci_errors import BlobUnknown, DigestInvalid
 
 # Digest algorithm -> its hexadecimal digits.
 ALGORITHMS = {"sha256": 64, "sha512": 128}

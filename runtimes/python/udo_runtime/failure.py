@@ -15,7 +15,7 @@ from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.schema import type_text
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
 from udo_runtime import children
-from udo_runtime.execution.hints import hint
+from udo_runtime.hints import hint
 
 
 class ProcessingError(OperatorError):

@@ -17,8 +17,8 @@ import structlog
 
 from elasticity.scaling.application_journal import plan_of
 from node_manager.control.controllers import Controlled
-from node_manager.control.granted_moves import GrantedMoves
 from node_manager.manager import Manager
+from node_manager.reconcile.granted_moves import GrantedMoves
 from udo_protocol import supervised
 from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.limits import MOST_SLOTS

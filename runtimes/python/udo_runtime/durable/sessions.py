@@ -6,21 +6,22 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from udo_protocol.errors import Fenced, ProtocolError
+from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
-from udo_protocol.state import moving, pieces, replication, rewinding, session_record, untrusted
+from udo_protocol.state import moving, pieces, replication, rewinding, session_record
 from udo_protocol.state.changelog import LoggedCheckpoint
 from udo_protocol.state.checkpoints import Checkpoint, OwnedState, cut, load_checkpoint
 from udo_protocol.state.checkpoints import checkpoint as store
 from udo_protocol.state.pieces import read, removing, writing
+from udo_runtime.durable.ahead import AheadOfMove, advance, manifest
+from udo_runtime.durable.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.engine.effects import HandOver, TakeIn, WriteCheckpoint
 from udo_runtime.state.adopted import AdoptedSession
-from udo_runtime.state.ahead import AheadOfMove, advance, manifest
 from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
-from udo_runtime.state.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.state.versions import Versions
 
 # A session with a checkpoint within this time is in use: its next event must not wait until its groups are loaded.
