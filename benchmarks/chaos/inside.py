@@ -83,8 +83,8 @@ def lack_fence(directory):
     """An instance emits and checkpoints with the present owner's token, whether or not it is its own."""
     from dataclasses import replace
 
-    import udo_runtime.durable.sessions as durable
     from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.durable import sessions as durable
 
     send, store = KeyedOwner.send, durable.store
 
@@ -138,12 +138,12 @@ def lack_emit(directory):
 def lack_end_groups(directory):
     """END completes only the groups that had events."""
     from udo_runtime.engine.keyed import Engine
-    from udo_runtime.state.groups import Label
+    from udo_runtime.state.label import label_of
 
     end = Engine._end
 
     def only_touched(self, session, header):
-        label = Label(header.label.run, header.label.epoch, header.label.attempt)
+        label = label_of(header)
         touched = [n for n in header.groups if n in session.groups and session.groups[n].label == label]
         del header.groups[:]
         header.groups.extend(touched)

@@ -31,6 +31,6 @@ if __name__ == "__main__":
     runtime_base.bootstrap = lambda: Path(__file__).with_name("inside.py")
     canary_orders.install()
     if lacks("cut"):
-        embedded.lua_source = without_cut
+        embedded.lua_source = without_cut  # type: ignore[attr-defined]
     sys.argv += ["--sandbox", "none"]  # instances get orders as files beside the sockets, and report by their own pids
     sys.exit(main())

@@ -31,6 +31,7 @@ from benchmarks.chaos.streaming import Called, StreamingQuery
 from benchmarks.harness.bringup import Platform, say
 from node_manager.servers import access
 from udo_cli.home import Home
+from udo_cli.options.daemons import UpOptions
 from udo_cli.platform import local
 from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import UdoError, WaitTimeout
@@ -232,9 +233,9 @@ class PlatformFaults:
         return bool(live) and served and not any(s.trouble for s in status.servers)
 
 
-def _options(home: Home) -> local.UpOptions:
+def _options(home: Home) -> UpOptions:
     """Options with a fixed address, which a restarted registry keeps."""
-    return local.UpOptions(listen=f"unix:{home.path}/r.sock")
+    return UpOptions(listen=f"unix:{home.path}/r.sock")
 
 
 @contextmanager

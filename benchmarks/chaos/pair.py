@@ -39,7 +39,7 @@ class Pair:
         home = Home(top)
         self.tls = Authority.of(top / "certs").sign_host([net.address, *(host.address for host in net.hosts.values())])
         with (top / "log").open("ab") as log:
-            command = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
+            command: list[str | Path] = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
             command += ["--tls", str(self.tls.ca.parent)]
             self._registry = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         address = top / "registry" / "address"
@@ -60,7 +60,7 @@ class Pair:
         """Start the host's node manager and wait until the operator answers there."""
         home = self._top / host.name
         with (self._top / "log").open("ab") as log:
-            command = [sys.executable, "-m", "node_manager", "--home", home, "--node", host.name, "--registry", self._url]
+            command: list[str | Path] = [sys.executable, "-m", "node_manager", "--home", home, "--node", host.name, "--registry", self._url]
             # In a sandbox instances would have a network of their own, and outlive their host.
             command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none", "--tls", self.tls.ca.parent]
             command += ["--listen", f"{host.address}:0"]

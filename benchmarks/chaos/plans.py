@@ -28,11 +28,13 @@ BEHIND: dict[str, Shape] = {
 
 def _in_thread(df: DataFrame) -> list[Any]:
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(df.collect).result()
+        found: list[Any] = pool.submit(df.collect).result()
+    return found
 
 
 def _left(df: DataFrame) -> list[Any]:
-    return df.sparkSession.createDataFrame([], df.schema).union(df).collect()
+    found: list[Any] = df.sparkSession.createDataFrame([], df.schema).union(df).collect()
+    return found
 
 
 # Ways to evaluate a micro-batch in foreachBatch.

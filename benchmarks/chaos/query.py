@@ -180,8 +180,8 @@ class Query:
             if time.monotonic() - self._started - self._node_faults.stops.stood_still_s > STUCK_S:
                 raise Mismatch(f"stuck in epoch {epoch} for {STUCK_S:g} s")
             if self._enough():
-                for attempt in live.values():
-                    attempt.die()
+                for left in live.values():
+                    left.die()
                 raise NotNeeded
             self._maybe_fault()
             partition = self.rng.choice([p for p in wanted if p not in done])

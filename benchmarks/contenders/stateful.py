@@ -23,7 +23,7 @@ _COUNT = StructType([StructField("n", LongType())])
 Call = Callable[[DataFrame], DataFrame]
 
 
-class Counter(StatefulProcessor):
+class Counter(StatefulProcessor):  # type: ignore[misc]
     """The processor for transformWithState, one Row at a time."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:

@@ -98,7 +98,7 @@ def _sample(name: str, batch: pa.RecordBatch, codec: str | None = None) -> Sampl
 
 def framed(header: Any, message: bytes) -> bytes:
     """Make a frame around any bytes, valid or not."""
-    head = header.SerializeToString()
+    head: bytes = header.SerializeToString()
     start = struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head
     return start + b"\0" * (-len(head) % 8) + message
 

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.rules import InvalidRun
 from udo_cli.home import Home
+from udo_cli.options.daemons import UpOptions
 from udo_cli.packing import bases
 from udo_cli.packing.build import Target, build, load
 from udo_cli.packing.upload import upload
@@ -166,7 +167,7 @@ def platform(driver: str, sandbox: str = "auto", *, tls: bool = False, decide_s:
     home = Home(path)
     try:
         files = Authority.of(path / "certs").sign_host(["127.0.0.1"]) if tls else None
-        options = local.UpOptions(driver=driver, sandbox=sandbox, tls=files.ca.parent if files else None, decide_s=decide_s)
+        options = UpOptions(driver=driver, sandbox=sandbox, tls=files.ca.parent if files else None, decide_s=decide_s)
         started = local.start(home, options, say)
         yield Platform(home, started.registry, started.node, files)
     except UdoError as e:

@@ -91,7 +91,8 @@ class _Run:
     ) -> None:
         self._p, self._name, self._engines, self._policy, self._limits, self._mover = p, name, engines, policy, limits, mover
         self._epoch, self._sent = -1, 0
-        self._keys_map, self._group = np.arange(KEYS) % engines, np.arange(KEYS)
+        self._keys_map: Ints = np.arange(KEYS) % engines
+        self._group: Ints = np.arange(KEYS)
         self._window: deque[Ints] = deque(maxlen=WINDOW_EPOCHS)
         self._seen = np.zeros(KEYS, np.int64)
         self._moving: Future[float] | None = None
@@ -187,7 +188,7 @@ class _Run:
             int(slot): self._group[decision.keys[decision.keys_map[decision.keys] == slot]]
             for slot in set(decision.keys_map[decision.keys])
         }
-        self._keys_map = decision.keys_map
+        self._keys_map = decision.keys_map.astype(np.int64)
         self._moving = self._mover.submit(self._move, targets)
 
     def _move(self, targets: dict[int, Ints]) -> float:

@@ -65,7 +65,8 @@ def read(path: Path) -> Flights:
 def _hashes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     encoded = column.combine_chunks().dictionary_encode()
     words = np.array([zlib.crc32(str(w).encode()) for w in encoded.dictionary.to_pylist()], np.int64)
-    return words[encoded.indices.to_numpy()]
+    found: npt.NDArray[np.int64] = words[encoded.indices.to_numpy()]
+    return found
 
 
 def generate(seed: int) -> Flights:
@@ -99,7 +100,8 @@ def events(flights: Flights, rates_per_s: Floats, groups: int, seed: int) -> Flo
     """The events in each key group and step (key groups × steps); `groups` key groups per operator, operator by operator. The file
     is played over and over."""
     ends = np.cumsum(rates_per_s * STEP_S)
-    inputs = ((flights.flight, slice(None)), (flights.plane, flights.delayed), (flights.plane, flights.flown))
+    everything = np.ones(len(flights.flight), np.bool_)
+    inputs = ((flights.flight, everything), (flights.plane, flights.delayed), (flights.plane, flights.flown))
     counts = np.zeros((OPERATORS, groups * STEPS))
     for first in range(0, int(ends[-1]), len(flights.minute)):
         step = np.searchsorted(ends, np.arange(first, first + len(flights.minute)), side="right")

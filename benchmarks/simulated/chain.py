@@ -95,6 +95,7 @@ class Chain:
 
     def __init__(self, rng: np.random.Generator, specs: tuple[Spec, ...] = ROUTES) -> None:
         self.specs, self._next = specs, 0
+        self._load, self._seconds, self._worst = [0.0] * NODES, 0.0, 0.0
         self.placed: list[dict[str, int]] = [{} for _ in specs]  # replica -> node
         for o in range(len(specs)):
             self._add(o, None)
@@ -184,7 +185,8 @@ class Chain:
     def _reset(self) -> None:
         self._seen = [[0.0, 0.0, 0.0] for _ in self.specs]
         self._use = getattr(self, "_use", [0.0] * len(self.specs))
-        self._load, self._seconds, self._worst = [0.0] * NODES, 0.0, 0.0
+        self._load = [0.0] * NODES
+        self._seconds = self._worst = 0.0
 
 
 def play(

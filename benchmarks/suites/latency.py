@@ -5,8 +5,8 @@ Measured in an open loop at fixed rates with the engine-free client; afterwards,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,11 @@ def _bare(codec: str, p: Platform, arrivals: Arrivals) -> Iterator[Client]:
         yield client
 
 
-CONTENDERS = {"rates": through_udo, "bare_redis": partial(_bare, "own"), "bare_redis_py": partial(_bare, "redis-py")}
+CONTENDERS: Mapping[str, Callable[[Platform, Arrivals], AbstractContextManager[Client]]] = {
+    "rates": through_udo,
+    "bare_redis": partial(_bare, "own"),
+    "bare_redis_py": partial(_bare, "redis-py"),
+}
 TEXTS = {"rates": "UDO", "bare_redis": "two bare lists", "bare_redis_py": "two bare lists, redis-py with hiredis"}
 
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,7 +26,6 @@ from benchmarks.harness.tables import Section
 from benchmarks.suites.state import finish
 from udo_interface import local_files, udo
 from udo_interface.java import QUIET, spark_session
-from udo_interface.spark.settings import JVM, PYTHON
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +67,7 @@ def _in_arrow(df: DataFrame) -> DataFrame:
     return df.mapInArrow(_same, df.schema).mapInArrow(_same, df.schema)
 
 
-def _calls(path: str, registry: str) -> Callable[[DataFrame], DataFrame]:
+def _calls(path: Literal["python", "jvm"], registry: str) -> Callable[[DataFrame], DataFrame]:
     first, second = (udo(name, path=path, registry=registry) for name in ("first", "second"))
     return lambda df: second(first(df))
 
@@ -76,8 +76,8 @@ def ways(registry: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
     """Return the ways by their names in the table."""
     return {
         NONE: lambda df: df,
-        "two operators": _calls(JVM, registry),
-        "two operators, Python path": _calls(PYTHON, registry),
+        "two operators": _calls("jvm", registry),
+        "two operators, Python path": _calls("python", registry),
         "two functions in mapInArrow": _in_arrow,
     }
 
@@ -126,7 +126,7 @@ def write(directory: Path, batches: int, seed: int) -> None:
     """Write the files of the stream."""
     rng = np.random.default_rng(seed)
     for b in range(batches):
-        columns = {"id": np.arange(b * ROWS, (b + 1) * ROWS), "card": rng.integers(0, 1000, ROWS)}
+        columns: dict[str, npt.NDArray[Any]] = {"id": np.arange(b * ROWS, (b + 1) * ROWS), "card": rng.integers(0, 1000, ROWS)}
         columns |= {"amount": rng.random(ROWS), "at": np.arange(ROWS)}
         pq.write_table(pa.table(columns), directory / f"{b:03d}.parquet")
 

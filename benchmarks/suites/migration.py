@@ -26,6 +26,7 @@ from benchmarks.harness.tables import Section
 from benchmarks.loads.keyed_load import KeyedLoad
 from benchmarks.suites import update
 from udo_cli.platform import plans
+from udo_cli.platform.plans import SlotName
 from udo_protocol.errors import UdoError
 from udo_protocol.limits import KEY_GROUPS
 
@@ -126,9 +127,9 @@ class Deployed:
         say(f"filling {mb} MB of state")
         self.load.fill()
 
-    def move(self, groups: Iterable[int], to: int, strategy: str) -> None:
+    def move(self, groups: Iterable[int], to: SlotName, strategy: str) -> None:
         """Move the groups; return when they are in the slot `to`."""
-        for _ in self._p.node().move_groups(self.name, groups, to, strategy, _MOVE_S):
+        for _ in self._p.node().move_groups(self.name, groups, int(to), strategy, _MOVE_S):
             pass
 
     def there_and_back(self, strategy: str) -> None:
@@ -144,7 +145,7 @@ class Deployed:
         for _ in plans.carry_out(node, self.name, planned, "cpal", _MOVE_S):
             pass
 
-    def during(self, change: Callable[[], None], replay: int = 0) -> Seen:
+    def during(self, change: Callable[[], object], replay: int = 0) -> Seen:
         """Make the change in the middle of an epoch, once `replay` of its events are answered."""
         load, begun, stop = self.load, threading.Event(), threading.Event()
         failed: list[Exception] = []

@@ -100,7 +100,8 @@ class Stream:
 
         found = batch.agg(f.min("id"), f.max("id"), f.count("id"), f.collect_set("version")).first()
         assert found is not None
-        self.done[epoch] = Done(time.perf_counter(), *found[:3], frozenset(found[3]))
+        first, last, count, versions = found
+        self.done[epoch] = Done(time.perf_counter(), first, last, count, frozenset(versions))
 
     def require_clean(self) -> None:
         """InvalidRun unless each id came once."""

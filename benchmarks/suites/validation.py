@@ -105,7 +105,8 @@ def expected(case: Case, batch: pa.RecordBatch) -> pa.RecordBatch:
 def switched(way: str) -> Iterator[None]:
     """Switch this process's checks of incoming bodies on or off inside the block."""
     checked = body.read
-    body.read = checked if way == "checked" else unchecked
+    if way != "checked":
+        body.read = unchecked  # type: ignore[assignment]
     try:
         yield
     finally:
