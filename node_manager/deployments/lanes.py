@@ -141,6 +141,8 @@ class Lanes:
         if wanted.image.manifest.key:
             groups, run_id = self._moves.in_force(deployment, deadline)
             there = {own.number: own for own in deployment.slots}
+            if gone := [number for number in groups.slots if number not in there]:
+                raise Unavailable(f"the group map of deployment {base!r} on {where} names slot {gone[0]}, which is not there")
             slots = tuple(there[number] for number in groups.slots)
         for other in slots:
             other.wait_serving(max(0.0, deadline - time.monotonic()))

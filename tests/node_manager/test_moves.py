@@ -21,7 +21,7 @@ from tests.support.keyed_slots import COUNT, TIMED, Oracle, again_and_again, bet
 from tests.support.recording import Recorder
 from tests.support.split_attempt import Job
 from udo_protocol import ranges
-from udo_protocol.errors import Conflict, NotFound, ProtocolError, UdoError, UsageError
+from udo_protocol.errors import Conflict, NotFound, ProtocolError, UdoError, Unavailable, UsageError
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import group_map, moving
@@ -264,6 +264,19 @@ def test_a_producer_that_forges_the_frames_of_a_move_gets_an_error_and_no_group_
     assert counted(job.epoch(3, batches)) == oracle.epoch(batches), "every group is where it was, with its state"
     move(cluster, range(64), slots(cluster)[1])
     assert counted(job.epoch(4, batches)) == oracle.epoch(batches)
+
+
+def test_a_map_that_names_a_slot_which_is_not_there_is_told_to_whoever_opens_a_lane(cluster: Cluster) -> None:
+    job, oracle, batches = deploy(cluster, slots=2), Oracle(), events(random.Random(12))
+    assert counted(job.epoch(0, batches)) == oracle.epoch(batches)
+    numbers = slots(cluster)
+    keys = SlotKeys("d", numbers[0])
+    with contextlib.closing(access.connect(cluster.node.home, "state")) as state:
+        state.call(*group_map.storing(keys, json.dumps(SlotGroups.even([numbers[0], 9], 128).document())))
+        with pytest.raises(Unavailable, match="the group map of deployment 'd' on node .* names slot 9, which is not there"):
+            job.epoch(1, batches)
+        state.call("DEL", keys.groups)
+    assert counted(job.epoch(1, batches)) == oracle.epoch(batches)
 
 
 def test_a_node_that_stops_does_not_wait_for_a_move(cluster: Cluster) -> None:
