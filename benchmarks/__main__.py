@@ -67,7 +67,7 @@ def _suite(name: str, text: str) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="The record as one JSON object on the last line of standard output.")
     @click.option("--driver", type=click.Choice(["process", "docker"]), default="process", show_default=True, help="How instances run.")
     @click.option(
-        "--seed", type=int, default=fresh if name in FRESH else 1, show_default="fresh" if name in FRESH else "1", help="Of the input."
+        "--seed", type=int, default=fresh if name in FRESH else 1, show_default="fresh" if name in FRESH else "1", help="Seed of the input."
     )
     def suite(quick: bool, as_json: bool, driver: str, seed: int, **own: Any) -> None:
         from benchmarks.harness import tables
@@ -104,7 +104,9 @@ for _name, _text in SUITES.items():
 
 @main.command("all")
 @click.option("--only", multiple=True, metavar="NAME", help="Only runs of this suite; may be given several times.")
-@click.option("--wait-min", type=click.FloatRange(0), default=30, show_default=True, help="Give up when the machine is busy for so long.")
+@click.option(
+    "--wait-min", type=click.FloatRange(0), default=30, show_default=True, help="Give up when the machine stays busy for this long."
+)
 @click.option("--dry-run", is_flag=True, help="List the runs and which of them are there already.")
 def everything(only: tuple[str, ...], wait_min: float, dry_run: bool) -> None:
     """Make the runs whose figures docs/performance.md and docs/papers.md show, each on a quiet machine and on this commit.
@@ -125,7 +127,7 @@ def everything(only: tuple[str, ...], wait_min: float, dry_run: bool) -> None:
 
 
 @main.command("figures")
-@click.option("--commit", help="Of which commit.  [default: the one that is checked out]")
+@click.option("--commit", help="Commit whose figures are shown.  [default: the one that is checked out]")
 def figures(commit: str | None) -> None:
     """Copy a commit's newest figures into docs/performance.md and docs/papers.md, what came of the attacks into docs/sandbox.md.
 

@@ -38,8 +38,8 @@ LOADED_BYTES = 40 << 20
 
 
 OPTIONS = [
-    click.option("--state-mb", type=click.IntRange(0), default=0, show_default=True, help="Of keyed state; 0: a stateless operator."),
-    click.option("--updates", "count", type=click.IntRange(1), help="How many (default: 200, with --quick 12)."),
+    click.option("--state-mb", type=click.IntRange(0), default=0, show_default=True, help="MB of keyed state; 0: a stateless operator."),
+    click.option("--updates", "count", type=click.IntRange(1), help="Number of updates (default: 200, with --quick 12)."),
     click.option("--rate", type=click.IntRange(200), default=RATE, show_default=True, help="Events/s; others than these make no table."),
 ]
 

@@ -109,8 +109,12 @@ OPTIONS = [
         show_default=True,
         help="The hostile operator runs in its engine's process, or in one of its own.",
     ),
-    click.option("--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Of the process driver."),
-    click.option("--only", multiple=True, type=click.Choice(NAMES), metavar="ATTACK", help="This one; may be repeated.  [default: all]"),
+    click.option(
+        "--sandbox", type=click.Choice(["auto", "none"]), default="auto", show_default=True, help="Sandbox of the process driver."
+    ),
+    click.option(
+        "--only", multiple=True, type=click.Choice(NAMES), metavar="ATTACK", help="Try only this attack; may be repeated.  [default: all]"
+    ),
 ]
 
 

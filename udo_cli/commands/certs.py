@@ -23,7 +23,7 @@ udo certs certs --host localhost && udo up --tls certs/localhost
     metavar="NAME[,NAME...]",
     help="A host, by all names and addresses that others use for it; the first one names its folder. May be repeated.",
 )
-@click.option("--client", "clients", multiple=True, metavar="NAME", help="Somebody who only calls, and cannot serve. May be repeated.")
+@click.option("--client", "clients", multiple=True, metavar="NAME", help="A client: it calls, and cannot serve. May be repeated.")
 @base.json_option
 def command(folder: Path, hosts: tuple[str, ...], clients: tuple[str, ...], as_json: bool) -> None:
     """Make certificates for development: an authority in FOLDER, unless there is one, and a folder for each host and client.

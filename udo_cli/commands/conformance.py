@@ -22,7 +22,7 @@ udo conformance my-conformance:1                  a whole image of the local Doc
 
 @base.command("conformance", EXAMPLES)
 @click.option("--only", metavar="TEXT", default="", help="Only cases whose part or title contains this text; nothing is timed.")
-@click.option("--timeout-s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="For each reply.")
+@click.option("--timeout-s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Longest wait for each reply.")
 @base.json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def command(command: tuple[str, ...], only: str, timeout_s: float, as_json: bool) -> None:

@@ -160,7 +160,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the deployment.")
 @click.option("--unfinished", is_flag=True, help="Instead, drop dead letters of attempts that have not ended.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @base.node_option
 @base.json_option
 def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bool, yes: bool, address: str | None, as_json: bool) -> None:

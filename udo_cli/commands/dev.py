@@ -26,7 +26,7 @@ udo dev fraud --once --json
 @click.option(
     "--events", type=click.Path(path_type=Path, dir_okay=False), help="JSON, CSV or parquet; events.json in DIRECTORY by default."
 )
-@click.option("--name", help="The deployment that goes along; the operator's name by default.")
+@click.option("--name", help="Name of the deployment that follows the folder; the operator's name by default.")
 @grouped(given.ConfigOptions, "config")
 @click.option("--samples-only", is_flag=True, help="Only run the samples: no platform is needed, and nothing goes live.")
 @click.option("--once", is_flag=True, help="Do it once and exit, with the error's exit code.")

@@ -27,7 +27,9 @@ Json = dict[str, Any]
 
 @base.command("events", EXAMPLES)
 @click.argument("deployment", default="", shell_complete=completing.deployments)
-@click.option("--last", type=click.IntRange(0), default=50, show_default=True, help="The latest so many; 0: all that are kept.")
+@click.option(
+    "--last", type=click.IntRange(0), default=50, show_default=True, help="Number of latest events to show; 0: all that are kept."
+)
 @click.option("--all", "everything", is_flag=True, help="Also decisions in which no step was proposed.")
 @click.option("--replay", is_flag=True, help="Decide again on the recorded figures; exits with 9 if a decision comes out differently.")
 @base.node_option

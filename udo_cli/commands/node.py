@@ -119,7 +119,7 @@ def node_row(n: dict[str, Any]) -> tuple[str, ...]:
 
 @command.command("drain", examples="udo node drain b\nudo node drain b --undo\nudo node drain b --json")
 @click.argument("node")
-@click.option("--undo", is_flag=True, help="It may have slots of deployments over nodes again.")
+@click.option("--undo", is_flag=True, help="Let it have slots of deployments over nodes again.")
 @base.wait_option("Seconds to wait for each move of key groups, and for replicas.")
 @base.json_option
 def drain(node: str, undo: bool, wait_s: float, as_json: bool) -> None:

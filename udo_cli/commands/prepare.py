@@ -37,7 +37,7 @@ class PreparationOptions:
 @click.argument("name", shell_complete=completing.deployments)
 @click.argument("slots", type=click.IntRange(2, MOST_SLOTS), required=False)
 @grouped(PreparationOptions, "how")
-@click.option("--stop", is_flag=True, help="Give it up: nothing is left of the slots that stand ready.")
+@click.option("--stop", is_flag=True, help="Give the preparation up: the slots that stand ready are removed.")
 @base.wait_option("How long to wait until it is ready.")
 @base.node_option
 @base.json_option

@@ -52,7 +52,9 @@ class PackageOptions:
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @grouped(PackageOptions, "package")
 @click.option("--check", "deployment", metavar="DEPLOYMENT", help="First run migrate() on a copy of this deployment's state on the node.")
-@click.option("--no-samples", is_flag=True, help="Only import it: events.json is not answered. For what only works in production.")
+@click.option(
+    "--no-samples", is_flag=True, help="Only import the operator and leave events.json unanswered: for one that only works in production."
+)
 @grouped(given.ConfigOptions, "config")
 @click.option("--dry-run", is_flag=True, help="Check and package, upload nothing.")
 @base.json_option

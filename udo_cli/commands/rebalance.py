@@ -37,7 +37,7 @@ udo rebalance visits --plan plan.json --moves-under-way 4 --json
 @click.option(
     "--strategy",
     type=click.Choice(["cpal", "direct"]),
-    help="Of each move, see: udo move --help",
+    help="How each move is made, see: udo move --help",
 )
 @base.wait_option("How long to wait for each move; the node finishes it.")
 @base.node_option

@@ -199,7 +199,7 @@ def import_(file: Path, deployment: str, session: str, wish: ImportOptions, addr
 @click.argument("deployment", shell_complete=completing.deployments)
 @click.argument("session")
 @click.option("--force", is_flag=True, help="Also while a query uses it; the query then fails.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @base.node_option
 @base.json_option
 def drop(deployment: str, session: str, force: bool, yes: bool, address: str | None, as_json: bool) -> None:

@@ -26,14 +26,16 @@ class ControllerOptions:
         help="Decide about the number of slots by their load: not at all, only record the decisions (the default), or carry them out.",
     )
     policy: str | None = option(metavar="NAME", help="Scaling policy: fuzzy (the default), ds2, edf, accept_all. See docs/elasticity.md.")
-    least: int | None = option(type=click.IntRange(1, MOST_SLOTS), help="Slots on each node at least; 1 by default.")
-    most: int | None = option(type=click.IntRange(0, MOST_SLOTS), help="Slots on each node at most; 0, the default: one for each core.")
+    least: int | None = option(type=click.IntRange(1, MOST_SLOTS), help="Least number of slots on each node; 1 by default.")
+    most: int | None = option(
+        type=click.IntRange(0, MOST_SLOTS), help="Greatest number of slots on each node; 0, the default: one for each core."
+    )
     settings: tuple[str, ...] = option("--setting", multiple=True, metavar="K=V", help="A setting of the policy; may be repeated.")
     idle_after_s: float | None = option(
         "--idle-after",
         type=click.FloatRange(0),
         metavar="SECONDS",
-        help="In mode auto, without state: no instance after so long without an event, until one comes; 0, the default: never.",
+        help="In mode auto, without state: stop the instance after this long without an event, until one comes; 0, the default: never.",
     )
     rules: Path | None = option(
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
