@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from node_manager import homes
 from node_manager.deployments.deployments import NodeDeployment
@@ -68,6 +69,7 @@ class States:
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
+        self._marking = Lock()  # held while it is decided on the mark of an import, and the mark is written
 
     def sessions(self, name: str = "") -> list[Info]:
         """List the sessions of one deployment, or of all; those of a slot by name."""
@@ -190,7 +192,7 @@ class States:
         deployment = self._manager.deployments.find(name)
         first, _ = keyed(deployment)
         self._require_room(deployment, size)
-        with self._connected() as (state, queue):
+        with self._marking, self._connected() as (state, queue):
             again = homes.is_importing(state, first.keys, session)
             for slot in deployment.own:
                 self._require_free(state, queue, slot, session, replace=replace or again)
@@ -231,7 +233,7 @@ class States:
         deployment, asked = self._manager.deployments.find(name), SessionRequest(name, session)
         keys = deployment.slot.keys
         done = self._manager.homes.taken(keys, asked) if self._registered(name) else homes.forgetting(keys, session)
-        with self._connected() as (state, _):
+        with self._marking, self._connected() as (state, _):
             homes.require_import(state, keys, asked, number)
             replication.write(state, keys, [done])
 

@@ -9,14 +9,17 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 
+from node_manager import homes
 from node_manager.admin.state import States
 from node_manager.config import Release
+from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
@@ -218,6 +221,26 @@ def test_an_update_asked_for_while_the_state_server_is_away_ends_and_says_how(da
         assert last.phase in ("done", "failed")
         assert last.phase == "done" or last.detail
         wait_until(lambda pid=server.pid: all(s.pid != pid for s in daemon.api.status().servers), 30, "another state server")  # type: ignore[misc]
+
+
+def test_an_import_that_begins_while_an_earlier_one_ends_is_not_ended_by_it(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED), slots=2), 60)
+    states, first = States(manager), manager.deployments.find("d").slot.keys
+    states.begin_import("d", "q", 1, 0, replace=False)
+    require, begun = homes.require_import, list[Thread]()
+
+    def another_begins(*asked: Any) -> None:
+        require(*asked)
+        begun.append(Thread(target=states.begin_import, args=("d", "q", 2, 0), kwargs={"replace": True}))
+        begun[0].start()
+        begun[0].join(0.5)  # it has to wait for the end
+
+    monkeypatch.setattr(homes, "require_import", another_begins)
+    states.end_import("d", "q", 1)
+    begun[0].join(bound(30))
+    with contextlib.closing(manager.servers.connect("state")) as state:
+        assert homes.is_importing(state, first, "q"), "nobody is served until the second import has ended"
+        require(state, first, SessionRequest("d", "q"), 2)
 
 
 def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_is_repeated(
