@@ -131,6 +131,7 @@ def test_a_per_event_operators_wrong_answer_names_the_event(start: Start, server
         ("import nonsense_module", "op:flag", "No module named 'nonsense_module'"),
         ("def other(b): pass", "op:flag", "has no 'flag'; it has: other"),
         ("flag = 3", "op:flag", "is a int; expected an @operator function"),
+        ("class Op: pass", "op:Op", "is a class that does not derive from Operator; expected an @operator function or an Operator class"),
         ("import sys\nsys.exit(3)", "op:flag", "SystemExit: 3"),
         (
             "from udo_runtime import Operator\nclass Op(Operator):\n    def open(self, ctx): 1/0",

@@ -303,7 +303,11 @@ def find(entry: str, path: Sequence[str], ctx: Context) -> Operator | Batchwise:
     if target is None:
         there = ", ".join(n for n in vars(module) if not n.startswith("_"))
         raise ProcessingError(f"module {module_name!r} of {ctx.operator}@{ctx.version} has no {attribute!r}; it has: {there}")
-    if isinstance(target, type) and issubclass(target, Operator):
+    if isinstance(target, type):
+        if not issubclass(target, Operator):
+            raise ProcessingError(
+                f"{entry} is a class that does not derive from Operator; expected an @operator function or an Operator class"
+            )
         try:
             target = target()
         except PassedOn:
