@@ -139,7 +139,7 @@ def test_a_process_killed_between_a_durable_dead_letter_and_the_answer_leaves_on
     start: Start, servers: Servers, tmp_path: Path
 ) -> None:
     died = tmp_path / "died"
-    patch = kills(died, "from udo_runtime.state import letters", "letters.StatelessLetters.keep")
+    patch = kills(died, "from udo_runtime.durable import letters", "letters.StatelessLetters.keep")
     first = start(patch + VECTORISED, policy="dead-letter")
     end = lane(servers)
     send(end, 1, [1, 13])
@@ -153,7 +153,7 @@ def test_a_process_killed_between_a_durable_dead_letter_and_the_answer_leaves_on
 
 def test_an_event_that_the_next_owner_answers_is_no_dead_letter_any_more(start: Start, servers: Servers, tmp_path: Path) -> None:
     died = tmp_path / "died"
-    patch = kills(died, "from udo_runtime.state import letters", "letters.StatelessLetters.keep", when="args[0] == 2")
+    patch = kills(died, "from udo_runtime.durable import letters", "letters.StatelessLetters.keep", when="args[0] == 2")
     first = start(patch + VECTORISED, policy="dead-letter")
     end = lane(servers)
     send(end, 1, [13])
