@@ -3,7 +3,6 @@ adds up the findings."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event
@@ -12,6 +11,7 @@ from node_manager.deployments.across import Across
 from node_manager.trials.mirrors import MirrorFindings
 from node_manager.trials.together import together
 from udo_protocol.errors import NodeAway, Unavailable
+from udo_protocol.node import diff_reports
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.placement import Placement
 
@@ -34,7 +34,7 @@ def _there(across: Across, node: str, request: pb.DiffRequest, stop: Event) -> I
         events = across.connect(node).passed_on("Diff", request, None, streamed=True)
         try:
             for event in events:  # about one a second
-                yield MirrorFindings(json.loads(event.report_json), list(event.examples_json))
+                yield MirrorFindings(diff_reports.parse(event.report_json), list(event.examples_json))
                 if stop.is_set():
                     return
         finally:

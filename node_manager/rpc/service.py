@@ -235,7 +235,7 @@ class NodeService(rpc.NodeManagerServicer):
         placed = None if request.here else self._manager.across.find(request.name)
         diff = self._diff(request, stop) if placed is None else diff_across(self._manager.across, placed, request, self._diff, stop)
         for found in diff:
-            yield pb.DiffEvent(report_json=json.dumps(found.report), examples_json=found.examples)
+            yield pb.DiffEvent(report_json=json.dumps(found.report.document()), examples_json=found.examples)
 
     def _diff(self, request: pb.DiffRequest, stop: threading.Event) -> Iterator[MirrorFindings]:
         return self._manager.diff(request.name, request.version, request.digest, request.for_ms / 1000, request.examples, stop)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from threading import Event, Lock, Thread
-from typing import Any
 
 import structlog
 
@@ -18,6 +17,7 @@ from node_manager.slots.loading import Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.mirrors import Mirrors
 from udo_protocol import supervised
+from udo_protocol.diff_report import DiffReport
 from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, Unavailable
 from udo_protocol.registry.canary import Measured, share_of_groups
 
@@ -25,8 +25,6 @@ _log = structlog.get_logger()
 # After this many attempts in a row that do not begin, the failure looks permanent: of a version that does not load, and while a server is
 # away (more than twenty seconds).
 _LOAD_TRIES, _TRIES = 3, 8
-# Counter in the comparing instance's report -> name of the measure.
-_COUNTED = {"events": "events", "answered": "frames", "errors_new": "errors", "frames": "compared", "different": "different"}
 
 
 class SlotCanary:
@@ -42,7 +40,7 @@ class SlotCanary:
         self.running = False
         self._mirrors, self._wanted, self._groups = mirrors, wanted, groups
         self._decided, self._over, self._stop = Event(), Event(), Event()
-        self._known: tuple[Measured, dict[str, Any]] = (Measured(), {})  # counts of comparisons that are over; the present one's report
+        self._known = (Measured(), DiffReport())  # counts of comparisons that are over; the present one's report
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -71,8 +69,15 @@ class SlotCanary:
     def measured(self) -> Measured:
         """Its counts since it began."""
         before, report = self._known
-        counts = {n: getattr(before, n) + report.get(told, 0) for told, n in _COUNTED.items()}
-        return Measured(**counts, p50_ms=report.get("p50_ms") or before.p50_ms, p99_ms=report.get("p99_ms") or before.p99_ms)
+        return Measured(
+            events=before.events + report.events,
+            frames=before.frames + report.answered,
+            errors=before.errors + report.errors_new,
+            compared=before.compared + report.frames,
+            different=before.different + report.different,
+            p50_ms=report.p50_ms or before.p50_ms,
+            p99_ms=report.p99_ms or before.p99_ms,
+        )
 
     def _run(self) -> None:
         self._until_over()
@@ -97,16 +102,16 @@ class SlotCanary:
                     self.failure = e if isinstance(e, UdoError) else Unavailable(f"{type(e).__name__}: {e}")
                     return
             finally:
-                self._known = (self.measured(), {})
+                self._known = (self.measured(), DiffReport())
             settled = time.monotonic() - started > SETTLED_S
             pause_s = RESTART_FIRST_S if settled else min(max(2 * pause_s, RESTART_FIRST_S), RESTART_MOST_S)
 
-    def _take(self, report: dict[str, Any]) -> None:
+    def _take(self, report: DiffReport) -> None:
         before, _ = self._known
-        if error := report.get("first_error"):
-            self.first_error = self.first_error or error["message"]
-        if died := report.get("died"):
-            self.first_error = self.first_error or died.splitlines()[0]
+        if report.first_error is not None:
+            self.first_error = self.first_error or report.first_error.message
+        if report.died:
+            self.first_error = self.first_error or report.died.splitlines()[0]
             before = before.model_copy(update={"errors": before.errors + 1})
         self._known = (before, report)
         self.running = True

@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from threading import Event, Lock
-from typing import Any
 
 import structlog
 
@@ -25,8 +24,10 @@ from node_manager.slots.slot import Slot
 from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.assignment import MirrorRole
 from udo_protocol.clock import ObservedTime
+from udo_protocol.diff_report import DiffReport, Findings, FrameTimes
 from udo_protocol.errors import Conflict, SchemaError, ServerLost, SlotBroken, Unavailable
 from udo_protocol.formats.manifest import Manifest, update_refusals
+from udo_protocol.node import diff_reports
 from udo_protocol.queue import slot as log
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
@@ -42,9 +43,6 @@ _DRAIN_S = 10.0
 _KEPT_BYTES = 64 << 20
 # The comparing instance runs at this niceness: everything else that wants the processor goes first (measured: benchmarks diff).
 _NICE = 19
-# Numbers of a report on which something is decided.
-COUNTED: tuple[str, ...] = ("frames", "equal", "different", "rows", "rows_different", "errors_served", "errors_new", "seen")
-COUNTED += ("not_compared", "missed", "looks", "events", "answered", "p50_ms", "p99_ms")
 # Examples handed on at once: fewer than a message may hold.
 _FETCHED = 100
 
@@ -53,7 +51,7 @@ _FETCHED = 100
 class MirrorFindings:
     """The findings so far; `examples` are JSON, each handed on once."""
 
-    report: dict[str, Any]
+    report: DiffReport
     examples: list[str]
 
 
@@ -65,28 +63,18 @@ class MirrorTrial:
     wanted: Wanted
     load: Load
     over: Event
-    report: dict[str, Any]
+    report: DiffReport
     canary: bool
 
 
-def outcome(report: dict[str, Any]) -> str:
-    """`equal`, `different`, or `nothing` if no frame was compared."""
-    if report.get("different") or report.get("died"):
-        return "different"
-    return "equal" if report.get("frames") else "nothing"
-
-
-def _findings(text: bytes, key: str) -> dict[str, Any]:
-    """The findings that a comparing instance reports; SlotBroken unless they have the form of udo_runtime.engine.comparison.Findings."""
-    found = untrusted.document(text, key)
-    for name in COUNTED:
-        if type(count := found.get(name, 0)) not in (int, float):
-            raise untrusted.broken(key, f"{name} to be a number", count)
-        untrusted.measure(count, key)
-    error = found.get("first_error")
-    if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
-        raise untrusted.broken(key, "a first_error with a message", error)
-    return {name: value for name, value in found.items() if name not in ("died", "final", "outcome")}  # only this side sets these
+def _findings(text: bytes, key: str) -> DiffReport:
+    """A report with the findings of a comparing instance; SlotBroken unless they have the form of udo_protocol.diff_report.Findings."""
+    with untrusted.reading(key, "the findings of a comparison"):
+        found = diff_reports.parse(text)
+    numbers = [v for v in vars(found).values() if isinstance(v, (int, float))]
+    for number in (*numbers, *found.columns.values(), *found.served_by.values()):
+        untrusted.measure(number, key)
+    return DiffReport(**{f.name: getattr(found, f.name) for f in fields(Findings)})  # only this side sets the other fields
 
 
 class Mirrors:
@@ -102,9 +90,7 @@ class Mirrors:
         """The findings of this slot's running diffs, in a few words; '' if there are none."""
         with self._lock:
             diffs = [c for c in self._running if (c.slot.deployment, c.slot.number) == (deployment, number) and not c.canary]
-        return "; ".join(
-            f"{c.wanted.reference}: {c.report.get('frames', 0)} frames compared, {c.report.get('different', 0)} different" for c in diffs
-        )
+        return "; ".join(f"{c.wanted.reference}: {c.report.frames} frames compared, {c.report.different} different" for c in diffs)
 
     def end(self, deployment: str = "", *, serving: Manifest | None = None) -> None:
         """End the comparisons of this deployment and wait for that; by default those of all, for good. With `serving`, which a keyed
@@ -132,7 +118,7 @@ class Mirrors:
         role = MirrorRole(examples, _NICE, None if canary is None or len(canary) == wanted.config.key_groups else tuple(canary))
         serving = slot.wanted.image.manifest.state_version if slot.wanted else 0
         load = Load(wanted, follow=True, serving=serving, cancelled=stop, mirror=role)
-        comparison = MirrorTrial(slot, wanted, load, Event(), {}, canary is not None)
+        comparison = MirrorTrial(slot, wanted, load, Event(), DiffReport(), canary is not None)
         with self._lock:
             if self._stopping:
                 raise Unavailable(f"node {self._node.settings.node} is stopping")
@@ -178,8 +164,8 @@ class Mirrors:
             if instance.exited.is_set() or now >= began + for_s:
                 break
             still_s += observed.lap()
-            if c.report.get("looks", 0) != looks:
-                looks, still_s = c.report.get("looks", 0), 0.0
+            if c.report.looks != looks:
+                looks, still_s = c.report.looks, 0.0
             elif still_s > c.wanted.silence_s:
                 break
             if not queue.call("FCALL", "udo_mirror", 1, p, instance.name, bound, _LEASE_MS):
@@ -192,23 +178,22 @@ class Mirrors:
             pass
         report = self._report(c, queue)
         answered = untrusted.number(end, keys.emitted) - untrusted.number(start, keys.emitted)
-        report["missed"] = max(answered - report.get("seen", 0), 0)
-        report["lasted_s"] = round(lasted_s, 3)
-        report["died"] = "" if c.canary and c.load.cancelled.is_set() else self._death(c, report)
-        if report["died"] and instance.exited.is_set():
+        report.missed = max(answered - report.seen, 0)
+        report.lasted_s = round(lasted_s, 3)
+        report.died = "" if c.canary and c.load.cancelled.is_set() else self._death(c, report)
+        if report.died and instance.exited.is_set():
             self._require_own_fault(c, report, runs)
-        report["outcome"] = outcome(report)
         while more := self._examples(c, queue):
             yield MirrorFindings(report, more)
-        yield MirrorFindings({**report, "final": True}, [])
+        yield MirrorFindings(replace(report, final=True), [])
 
-    def _death(self, c: MirrorTrial, report: dict[str, Any]) -> str:
+    def _death(self, c: MirrorTrial, report: DiffReport) -> str:
         """Why the comparison ended too early; '' if it did not."""
         instance = c.load.instance
         assert instance is not None
         if not instance.exited.is_set():
             return f"{c.wanted.reference} hangs, or is too slow: it did not finish its comparison in time"
-        if report.get("ended"):
+        if report.ended:
             return ""
         return f"the instance of {c.wanted.reference} died: {instance.exit}{log_end(instance)}"
 
@@ -220,28 +205,26 @@ class Mirrors:
                 found.append(conn.run_id)
         return found
 
-    def _require_own_fault(self, c: MirrorTrial, report: dict[str, Any], runs: list[str]) -> None:
-        if left := report.get("left"):
-            raise Conflict(f"{c.wanted.reference} can no longer be compared: {left}")
+    def _require_own_fault(self, c: MirrorTrial, report: DiffReport, runs: list[str]) -> None:
+        if report.left:
+            raise Conflict(f"{c.wanted.reference} can no longer be compared: {report.left}")
         if self._runs() != runs:
             raise ServerLost(f"a server of node {self._node.settings.node} was lost while {c.wanted.reference} was compared")
 
-    def _report(self, c: MirrorTrial, queue: Connection) -> dict[str, Any]:
+    def _report(self, c: MirrorTrial, queue: Connection) -> DiffReport:
         assert c.load.instance is not None
         key = c.slot.keys.compared(c.load.instance.name)
         (text,) = untrusted.read(queue, ("GET", key))
-        c.report = _findings(text, key) if text else dict(c.report)
+        found = _findings(text, key) if text else c.report
         view = c.slot.view()
         serving: dict[str, float] = {}
         with contextlib.suppress(SlotBroken):
             serving = log.read_stats(queue, c.slot.keys, view.owner.name) if view.owner else {}
         manifest = view.wanted.image.manifest if view.wanted else None
-        c.report |= {
-            "version": c.wanted.image.manifest.version,
-            "serving_version": manifest.version if manifest else "",
-            "serving": {name: serving.get(name, 0.0) for name in ("p50_ms", "p99_ms")},
-        }
-        return dict(c.report)
+        times = FrameTimes(serving.get("p50_ms", 0.0), serving.get("p99_ms", 0.0))
+        serving_version = manifest.version if manifest else ""
+        c.report = replace(found, serving=times, version=c.wanted.image.manifest.version, serving_version=serving_version)
+        return replace(c.report)
 
     def _examples(self, c: MirrorTrial, queue: Connection) -> list[str]:
         assert c.load.instance is not None

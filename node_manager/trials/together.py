@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
-from node_manager.trials.mirrors import COUNTED, MirrorFindings, outcome
+from node_manager.trials.mirrors import MirrorFindings
 from udo_protocol import supervised
+from udo_protocol.diff_report import DiffReport, FrameTimes
 
-# Figures of which the slowest slot's is shown; all other numbers are summed.
-_TIMES = ("p50_ms", "p99_ms")
+# Of these the slowest slot's are reported; other numbers are summed.
+_LONGEST = ("p50_ms", "p99_ms", "lasted_s")
 
 
 def together(runs: Sequence[Iterator[MirrorFindings]], stop: Event) -> Iterator[MirrorFindings]:
@@ -27,15 +30,14 @@ def together(runs: Sequence[Iterator[MirrorFindings]], stop: Event) -> Iterator[
             told.put((k, e))
 
     threads = [supervised.once("diff", lambda k=k, run=run: take(k, run)) for k, run in enumerate(runs)]  # type: ignore[misc]
-    reports: dict[int, dict[str, Any]] = {}
+    reports: dict[int, DiffReport] = {}
     left, failure = len(runs), None
     try:
         while left:
             k, found = told.get()
             if isinstance(found, MirrorFindings):
-                final = found.report.get("final")
-                reports[k] = {name: value for name, value in found.report.items() if name != "final"}
-                if not final:
+                reports[k] = replace(found.report, final=False)
+                if not found.report.final:
                     yield MirrorFindings(added(list(reports.values())), found.examples)
                 continue
             left -= 1
@@ -44,27 +46,30 @@ def together(runs: Sequence[Iterator[MirrorFindings]], stop: Event) -> Iterator[
                 stop.set()
         if failure is not None:
             raise failure
-        yield MirrorFindings({**added(list(reports.values())), "final": True}, [])
+        yield MirrorFindings(replace(added(list(reports.values())), final=True), [])
     finally:
         stop.set()
         for thread in threads:
             thread.join()
 
 
-def added(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Combine several reports: counts are summed; of times the slowest is taken, of all else the first that says anything."""
-    total: dict[str, Any] = {}
-    for report in reports:
-        for name, value in report.items():
-            if name in _TIMES:
-                total[name] = max(total.get(name, 0.0), value)
-            elif name in COUNTED:
-                total[name] = total.get(name, 0) + value
-            elif name == "serving":
-                before = total.setdefault(name, dict(value))
-                total[name] = {each: max(before.get(each, 0.0), value[each]) for each in value}
-            elif not total.get(name):
-                total[name] = value
-    if "outcome" in total:
-        total["outcome"] = outcome(total)
+def added(reports: Sequence[DiffReport]) -> DiffReport:
+    """The reports of several slots as one: counts are summed; of times the longest is taken, of all else the first that says anything."""
+    total = DiffReport()
+    for name in (f.name for f in fields(DiffReport)):
+        values: list[Any] = [v for r in reports if (v := getattr(r, name))]
+        found: Any
+        if not values:
+            continue
+        if name in _LONGEST:
+            found = max(values)
+        elif isinstance(values[0], FrameTimes):
+            found = FrameTimes(max(v.p50_ms for v in values), max(v.p99_ms for v in values))
+        elif isinstance(values[0], dict):
+            found = dict(sum(map(Counter, values), Counter[str]()))
+        elif isinstance(values[0], bool) or not isinstance(values[0], int):
+            found = values[0]
+        else:
+            found = sum(values)
+        setattr(total, name, found)
     return total

@@ -32,6 +32,7 @@ from tests.support.cluster import Cluster
 from tests.support.diffs import Running, traces
 from tests.support.keyed_node import COUNT, KEYED
 from tests.support.migrated import MIGRATED
+from udo_protocol.diff_report import DiffReport
 from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.formats.schema import schema_id, to_ipc
 from udo_protocol.node.api import NodeClient
@@ -283,7 +284,7 @@ class Lost:
     def run(self, *_: Any) -> Iterator[MirrorFindings]:
         self.begun += 1
         if self.begun == 1:
-            yield MirrorFindings({"events": 5}, [])
+            yield MirrorFindings(DiffReport(events=5), [])
             self.lost.wait(bound(20))
         raise ServerLost("the state server is away")
 

@@ -118,20 +118,22 @@ def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: b
 
     from udo_cli.platform import remote
     from udo_cli.text import output
+    from udo_protocol.diff_report import DiffReport
     from udo_protocol.errors import UdoError
+    from udo_protocol.node import diff_reports
 
     with remote.registry() as api:
         operator = api.deployment(name)["operator"]
         digest = api.version(operator, version)["digest"]
-    report: dict[str, Any] = {}
+    report = DiffReport()
     examples: list[dict[str, Any]] = []
     last, interrupted = "", False
     try:
         with closing(remote.node().diff(name, "", digest, for_s=for_s, examples=_EXAMPLES_KEPT)) as events:  # type: ignore[type-var]
             for event in events:
-                report = json.loads(event.report_json)
+                report = diff_reports.parse(event.report_json)
                 examples += map(json.loads, event.examples_json)
-                if (line := trial.progress(report)) != last and not report.get("final"):
+                if (line := trial.progress(report)) != last and not report.final:
                     output.say(last := line)
     except KeyboardInterrupt:
         interrupted = True
@@ -140,11 +142,10 @@ def _compare(name: str, version: str, for_s: float, out: Path | None, as_json: b
         if out is not None and examples:
             trial.write(out, examples)
         raise
-    report.setdefault("outcome", "different" if report.get("different") else "equal" if report.get("frames") else "nothing")
     if out is not None:
         trial.write(out, examples)
     if as_json:
-        output.emit({"name": name, **report, "differences": examples})
-    elif report.get("version"):
+        output.emit({"name": name, **report.document(), "differences": examples})
+    elif report.version:
         trial.show(name, report, examples)
-    click.get_current_context().exit(ExitCode.INTERRUPTED if interrupted else trial.EXITS[report["outcome"]])
+    click.get_current_context().exit(ExitCode.INTERRUPTED if interrupted else trial.EXITS[report.outcome])

@@ -6,13 +6,16 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from udo_cli.exits import ExitCode
 from udo_cli.options.durations import Duration
 from udo_cli.options.typed import option
+
+if TYPE_CHECKING:
+    from udo_protocol.diff_report import DiffReport
 
 Json = dict[str, Any]
 _SHOWN = 10
@@ -112,31 +115,30 @@ def write(path: Path, examples: list[Json]) -> None:
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
-def progress(report: Json) -> str:
+def progress(report: DiffReport) -> str:
     """The findings so far, in one line."""
-    errors = f", {report['errors_new']} errors of the new version" if report.get("errors_new") else ""
-    missed = f", {report['missed']} missed" if report.get("missed") else ""
-    return f"{report.get('frames', 0)} frames compared, {report.get('different', 0)} different{errors}{missed}"
+    errors = f", {report.errors_new} errors of the new version" if report.errors_new else ""
+    missed = f", {report.missed} missed" if report.missed else ""
+    return f"{report.frames} frames compared, {report.different} different{errors}{missed}"
 
 
-def show(name: str, report: Json, examples: list[Json]) -> None:
+def show(name: str, r: DiffReport, examples: list[Json]) -> None:
     """Print the result of a diff: a table, the first differences, the first error."""
     from udo_cli.text import output
 
-    r, serving = report, report["serving"]
     rows: list[tuple[str, Any, Any]] = [
-        ("frames", "compared", r.get("frames", 0)),
-        ("", "equal", r.get("equal", 0)),
-        ("", "different", r.get("different", 0)),
-        ("", "not compared: control frames, lanes that had failed", r.get("not_compared", 0)),
-        ("", "missed: the new version was too slow", r.get("missed", 0)),
-        ("rows", "served", r.get("rows", 0)),
-        ("", "different", r.get("rows_different", 0)),
-        *(("", f"different in {column}", n) for column, n in sorted((r.get("columns") or {}).items())),
-        ("errors", f"of the serving version {r['serving_version']}", r.get("errors_served", 0)),
-        ("", f"of the new version {r['version']}", r.get("errors_new", 0)),
-        ("ms per frame", f"p50, p99 of {r['serving_version']}", f"{serving['p50_ms']:.2f}, {serving['p99_ms']:.2f}"),
-        ("", f"p50, p99 of {r['version']}", f"{r.get('p50_ms', 0):.2f}, {r.get('p99_ms', 0):.2f}"),
+        ("frames", "compared", r.frames),
+        ("", "equal", r.equal),
+        ("", "different", r.different),
+        ("", "not compared: control frames, lanes that had failed", r.not_compared),
+        ("", "missed: the new version was too slow", r.missed),
+        ("rows", "served", r.rows),
+        ("", "different", r.rows_different),
+        *(("", f"different in {column}", n) for column, n in sorted(r.columns.items())),
+        ("errors", f"of the serving version {r.serving_version}", r.errors_served),
+        ("", f"of the new version {r.version}", r.errors_new),
+        ("ms per frame", f"p50, p99 of {r.serving_version}", f"{r.serving.p50_ms:.2f}, {r.serving.p99_ms:.2f}"),
+        ("", f"p50, p99 of {r.version}", f"{r.p50_ms:.2f}, {r.p99_ms:.2f}"),
     ]
     output.table(("DIFF", "", ""), rows, "")
     for example in examples[:_SHOWN]:
@@ -147,13 +149,13 @@ def show(name: str, report: Json, examples: list[Json]) -> None:
                 click.echo(f"  {key:<7}{json.dumps(example[key], ensure_ascii=False)}")
     if len(examples) > _SHOWN:
         click.echo(f"\n... and {len(examples) - _SHOWN} more; -o FILE writes them all")
-    if error := r.get("first_error"):
-        click.echo(f"\nthe first error of {r['version']}: {error['message']}\n{error['traceback']}")
-    if died := r.get("died"):
-        click.echo(f"\n{died}")
+    if r.first_error is not None:
+        click.echo(f"\nthe first error of {r.version}: {r.first_error.message}\n{r.first_error.traceback}")
+    if r.died:
+        click.echo(f"\n{r.died}")
     said = {
         "equal": "gives the same answers as",
         "different": "gives other answers than",
         "nothing": "was not compared: no frame arrived for",
     }
-    click.echo(f"\n{name}: {r['version']} {said[r['outcome']]} {r['serving_version']}")
+    click.echo(f"\n{name}: {r.version} {said[r.outcome]} {r.serving_version}")

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from udo_protocol.errors import Fenced, ProtocolError, Unavailable
@@ -179,8 +179,10 @@ class Mirror:
     def _publish(self, conn: Connection) -> None:
         self._comparison.found.looks += 1
         stats = self._link.counters.values()
-        counted = {"events": stats["events_in"], "answered": stats["frames"], "p50_ms": stats["p50_ms"], "p99_ms": stats["p99_ms"]}
-        report = json.dumps({**asdict(self._comparison.findings()), **counted})
+        found = self._comparison.findings()
+        found.events, found.answered = int(stats["events_in"]), int(stats["frames"])
+        found.p50_ms, found.p99_ms = stats["p50_ms"], stats["p99_ms"]
+        report = json.dumps(found.document())
         commands: list[Any] = [("SET", self._link.keys.compared(self._link.name), report, "PX", _REPORT_MS)]
         commands += [("PEXPIRE", key, _REPORT_MS) for key in (self._served, self._served_bytes)]
         if told := self._comparison.told:

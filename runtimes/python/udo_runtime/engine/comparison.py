@@ -6,11 +6,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from udo_protocol.diff_report import Findings, FirstError
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.queue.frame import Frame
@@ -18,30 +19,6 @@ from udo_runtime.engine.differences import row, unequal_columns
 from udo_runtime.failure import ProcessingError
 
 _log = logging.getLogger("udo_runtime")
-
-
-@dataclass
-class Findings:
-    """The result of a comparison so far: counts of frames, or of rows if the name says so."""
-
-    frames: int = 0  # compared
-    equal: int = 0
-    different: int = 0
-    rows: int = 0  # served rows of the compared frames
-    rows_different: int = 0
-    row_counts_different: int = 0  # frames answered with another number of rows
-    columns: dict[str, int] = field(default_factory=dict)  # column -> rows that differ
-    errors_served: int = 0
-    errors_new: int = 0
-    first_error: dict[str, str] | None = None  # the new version's first error: message, traceback, event
-    seen: int = 0  # frames of any kind answered while the diff ran
-    not_compared: int = 0  # control frames, frames of a lane that had failed, frames whose copy was lost
-    missed: int = 0  # frames for which this instance was too slow, or whose copies exceeded the bound
-    served_by: dict[str, int] = field(default_factory=dict)  # version -> frames
-    examples: int = 0
-    ended: bool = False
-    left: str = ""  # why this instance could not continue, through no fault of the new version
-    looks: int = 0  # grows while this instance makes progress
 
 
 @dataclass(frozen=True)
@@ -109,7 +86,7 @@ class Comparison:
         self.found.errors_new += 1
         traceback, event = (e.traceback, e.event) if isinstance(e, ProcessingError) else ("", "")
         if self.found.first_error is None:
-            self.found.first_error = {"message": str(e), "traceback": traceback, "event": event}
+            self.found.first_error = FirstError(str(e), traceback, event)
             _log.error("the first error of %s: %s\n%s", self._reference, e, traceback)  # it is not sent as an answer
         return event
 
