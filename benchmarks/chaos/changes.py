@@ -66,7 +66,7 @@ def plan(change: str, now: str, kept: str | None) -> list[Step]:
 def kept_everywhere(state: Connection, queue: Connection, deployment: str, slots: Sequence[int]) -> str:
     """Return the digest of the version whose state is kept in every slot (no `slots`: the only one, 0); '' if there is none."""
     found = [rewinding.kept(state, SlotKeys(deployment, number)) for number in slots or [0]]
-    digests = {str(f.info["digest"]) if f is not None and f.run_id == queue.run_id else "" for f in found}
+    digests = {f.digest if f is not None and f.run_id == queue.run_id else "" for f in found}
     return digests.pop() if len(digests) == 1 else ""
 
 

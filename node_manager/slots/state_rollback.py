@@ -29,8 +29,8 @@ def step(
         return lambda: await_rewound(state, keys, instance)
     if old.commit == "frame":  # processed again, a frame would be answered differently
         return _nothing
-    info = {"digest": former.image.digest, "state_version": old.state_version, "until": time.time() + window_s}
-    return lambda: rewinding.keep(state, queue, keys, info, round(window_s * 1000))
+    digest, until = former.image.digest, time.time() + window_s
+    return lambda: rewinding.keep(state, queue, keys, digest, until, round(window_s * 1000))
 
 
 def await_rewound(state: Connection, keys: SlotKeys, instance: Instance) -> None:
@@ -54,6 +54,6 @@ def remaining_s(state: Connection, keys: SlotKeys, owner: Instance) -> float | N
     found = rewinding.kept(state, keys)
     if found is None:
         return None
-    if found.info["digest"] == owner.assigned.digest:
+    if found.digest == owner.assigned.digest:
         return None if owner.assigned.follow == StateSource.KEPT else 0.0  # kept for an update that did not get further
-    return max(0.0, float(found.info["until"]) - time.time())
+    return max(0.0, found.until - time.time())

@@ -43,7 +43,7 @@ def instance(tmp_path: Path) -> Instance:
 
 def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_says_why(servers: Servers, instance: Instance) -> None:
     state, queue = servers.state(), servers.queue()
-    rewinding.keep(state, queue, KEYS, {"digest": "former"}, 60_000)
+    rewinding.keep(state, queue, KEYS, "former", 0, 60_000)
     instance.died(Exit(code=137))
     with pytest.raises(Conflict, match="d@1 was not promoted: .* ended: .*137(.|\n)*out of memory"):
         state_rollback.await_rewound(state, KEYS, instance)
@@ -54,7 +54,7 @@ def test_a_version_that_dies_before_the_state_is_its_own_does_not_come_back_and_
 def test_what_is_kept_stays_for_the_owner_that_comes_back_by_it(servers: Servers, instance: Instance) -> None:
     """Its first checkpoint ends the keeping; an owner of that version that serves its own state needs nothing kept."""
     state, queue = servers.state(), servers.queue()
-    rewinding.keep(state, queue, KEYS, {"digest": "former", "until": time.time() + 60}, 60_000)
+    rewinding.keep(state, queue, KEYS, "former", time.time() + 60, 60_000)
     assert state_rollback.remaining_s(state, KEYS, instance) is None
     instance.assigned.follow = None
     assert state_rollback.remaining_s(state, KEYS, instance) == 0.0

@@ -189,7 +189,7 @@ def test_beyond_the_bound_the_oldest_is_given_up_and_its_reader_is_told(state: C
 def test_a_rollback_whose_savepoint_was_given_up_says_why(state: Connection, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner(state)
     owner.fold(1, bytes(1000))
-    rewinding.keep(state, servers.queue(), P, {"digest": "former"}, 60_000)
+    rewinding.keep(state, servers.queue(), P, "former", 0, 60_000)
     monkeypatch.setattr(savepoints, "MOST_BYTES", 500)
     owner.fold(1, b"x")
     assert rewinding.kept(state, P) is None and not rewinding.possible(state, P, "former")

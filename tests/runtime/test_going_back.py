@@ -186,7 +186,7 @@ def test_what_was_kept_is_needed_only_if_the_newer_version_has_made_a_checkpoint
     """An update that fails between its two halves leaves the former version's own state, which is loaded as after any crash."""
     first = counter(start)
     an_attempt(servers, 0, 0).run(["a"])
-    rewinding.keep(servers.state(), servers.queue(), P, {"digest": "former"}, 60_000)
+    rewinding.keep(servers.state(), servers.queue(), P, "former", 0, 60_000)
     assert not rewinding.pending(servers.state(), P, "former")
     first.process.kill()
     first.process.wait()

@@ -10,7 +10,7 @@ from udo_protocol.state import rewinding
 
 def update(servers: Servers, follower: Process, window_ms: int = 60_000) -> None:
     state, queue = servers.state(), servers.queue()
-    slot.promote(state, queue, P, follower.token, lambda: rewinding.keep(state, queue, P, {"digest": "former"}, window_ms))
+    slot.promote(state, queue, P, follower.token, lambda: rewinding.keep(state, queue, P, "former", 0, window_ms))
 
 
 def kept_keys(servers: Servers) -> list[bytes]:

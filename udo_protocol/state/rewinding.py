@@ -8,10 +8,9 @@ bound of savepoints.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import untrusted
@@ -28,19 +27,22 @@ _LEASE_MORE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """The savepoint for a rollback: its maker's `info`, and the frames it covers, up to `seq` in the log of server run `run_id`."""
+    """The savepoint for a rollback, of the version with this digest, kept until `until` (seconds since 1970). It covers the frames up to
+    `seq` in the log of server run `run_id`."""
 
-    info: Mapping[str, Any]
+    digest: str
+    until: float
     seq: int
     run_id: str
 
 
-def keep(state: Connection, queue: Connection, keys: SlotKeys, info: Mapping[str, Any], window_ms: int) -> None:
-    """Keep the current durable state and the frames after it, for `window_ms`. No instance may own the slot during the call."""
+def keep(state: Connection, queue: Connection, keys: SlotKeys, digest: str, until: float, window_ms: int) -> None:
+    """Keep the current durable state, of the version with this digest, and the frames after it, for `window_ms`, which end at `until`.
+    No instance may own the slot during the call."""
     covers = load_checkpoint(state, keys)
     seq = covers.seq if covers.run_id == queue.run_id else 0
     queue.call("FCALL", "udo_pin", 1, keys.prefix, SAVEPOINT, seq + 1, window_ms)
-    about = json.dumps({**info, "seq": seq, "log": queue.run_id})
+    about = json.dumps({"digest": digest, "until": until, "seq": seq, "log": queue.run_id})
     savepoints.make(state, keys, SAVEPOINT, window_ms + _LEASE_MORE_MS, about, letters=True)
 
 
@@ -53,8 +55,8 @@ def kept(state: Connection, keys: SlotKeys) -> KeptState | None:
             return None
         info = untrusted.document(text, key)
         with untrusted.reading(key, "digest, until, seq and log"):
-            known = {"digest": str(info["digest"]), "until": untrusted.measure(info.get("until", 0), key)}
-            return KeptState({**info, **known}, untrusted.number(info["seq"], key), str(info["log"]))
+            until, seq = untrusted.measure(info["until"], key), untrusted.number(info["seq"], key)
+            return KeptState(str(info["digest"]), until, seq, str(info["log"]))
     return None
 
 
@@ -68,7 +70,7 @@ def gone(state: Connection, keys: SlotKeys) -> str:
 def possible(state: Connection, keys: SlotKeys, digest: str) -> bool:
     """Whether the savepoint belongs to the version with this digest."""
     found = kept(state, keys)
-    return found is not None and bool(found.info["digest"] == digest)
+    return found is not None and found.digest == digest
 
 
 def pending(state: Connection, keys: SlotKeys, digest: str) -> bool:
