@@ -170,16 +170,16 @@ class States:
             self.end_import(name, session, number)
             return
         self._require_room(deployment, record.bytes)
-        home: Writes = []
+        done: Writes = []
 
         def claim() -> None:
-            if self._registered(name):
-                home.append(self._manager.homes.taken(first.keys, SessionRequest(name, session)))
+            done.append(self._served(first.keys, SessionRequest(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
-            self._require_free(state, queue, first, session, replace=replace)
+            again = homes.is_importing(state, first.keys, session)  # by one that was interrupted when there were several slots
+            self._require_free(state, queue, first, session, replace=replace or again)
             known = record.in_run(checkpoints.newest_run(state, first.keys, session))
-            return [*_replacing(state, first.keys, session, known, groups), *home]
+            return [*_replacing(state, first.keys, session, known, groups), *done]
 
         with self._manager.moves.none_during(name):
             self._change(first, session, put, claim)
@@ -232,12 +232,17 @@ class States:
         """Serve the session from now on. Conflict if import `number` is over."""
         deployment, asked = self._manager.deployments.find(name), SessionRequest(name, session)
         keys = deployment.slot.keys
-        done = self._manager.homes.taken(keys, asked) if self._registered(name) else homes.forgetting(keys, session)
+        done = self._served(keys, asked)
         with self._marking, self._connected() as (state, _):
             homes.require_import(state, keys, asked, number)
             replication.write(state, keys, [done])
 
     # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _served(self, keys: SlotKeys, asked: SessionRequest) -> list[Arg]:
+        """The command after which a session that has been imported is served here."""
+        registered = self._registered(asked.deployment)
+        return self._manager.homes.taken(keys, asked) if registered else homes.forgetting(keys, asked.session)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[tuple[Connection, Connection]]:

@@ -263,7 +263,7 @@ def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_
     def imports(session: str, start_epoch: int | None = None) -> None:
         api.import_state(state_file.parts(file, summary, "d", session, start_epoch, False))
 
-    for session in ("left", "anew", "repeated"):
+    for session in ("left", "anew", "repeated", "scaled"):
         changed.clear()
         monkeypatch.setattr(States, "_change", breaks)
         with pytest.raises(Unavailable, match="was stopped"):
@@ -288,3 +288,6 @@ def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_
         imports("repeated")
     assert Job(node, session="repeated").epoch(1, [[1, 100]]) == [2, 2], "the last one again"
     assert Job(node, session="repeated").epoch(2, [[1, 100]]) == [3, 3]
+    api.scale("d", 1)
+    imports("scaled")  # that several slots were to be written is no obstacle to one
+    assert Job(node, session="scaled").epoch(2, [[1, 100]]) == [3, 3]
