@@ -70,10 +70,10 @@ class Faults:
     """The faults of a node, shared by all its queries. `happened`: (seconds since start, who drew it, the fault, what took place)."""
 
     def __init__(self, node: ChaosNode, weights: dict[str, float], points: Sequence[str] = ()) -> None:
-        self._node, self._weights, self._changes = node, weights, Changes(node)
+        self._node, self._weights, self.changes = node, weights, Changes(node)
         self._points = points or (POINTS if node.setup.slots == 1 else (*POINTS, *MOVE_POINTS))
         self._moves = Moves(node, node.setup.slots)
-        self.canaries = Canaries(node, self._changes, _CANARY_S)
+        self.canaries = Canaries(node, self.changes, _CANARY_S)
         self.stops = Stops(node.pids, node.well)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault")
         self._free, self._node_wide, self._counting = Semaphore(_AT_ONCE), Lock(), Lock()
@@ -122,7 +122,7 @@ class Faults:
         if drawn.kind == STOPPED:
             return self.stops.happen(deployment, drawn.stop), ""
         if drawn.kind in CHANGES:
-            return self._changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
+            return self.changes.run(deployment, drawn.kind, pause_s=drawn.pause_s / 4)
         if drawn.kind in (MOVE, SCALE):
             return self._moves.run(deployment, drawn.kind, random.Random(drawn.pause_s))
         if drawn.kind == CANARY:
@@ -134,7 +134,7 @@ class Faults:
         if drawn.kind == FORMER:
             return self._stop_change_resume(deployment, drawn)
         if drawn.kind == KILL_AT:
-            pid, took = self._armed(deployment, drawn, drawn.point, "kill", lambda: self._changes.run(deployment, drawn.change, most=1)[0])
+            pid, took = self._armed(deployment, drawn, drawn.point, "kill", lambda: self.changes.run(deployment, drawn.change, most=1)[0])
             return [*took, *([str(drawn)] if pid else [])], ""
         steps: dict[str, Callable[[], bool]] = {
             KILL: lambda: node.kill_instance(deployment),
@@ -166,14 +166,14 @@ class Faults:
         """Stop the owner at a point of its loop, change the version, and resume the former owner."""
         # At "loaded" an instance is no owner yet, and a move would wait for a stopped instance.
         point = {"loaded": "promoted", **dict.fromkeys(MOVE_POINTS, "before_checkpoint")}.get(drawn.point, drawn.point)
-        with self._changes.alone(deployment) as alone:
+        with self.changes.alone(deployment) as alone:
             if not alone:
                 return [], "another one is under way"
-            pid, before = self._armed(deployment, drawn, point, "stop", lambda: self._changes.steps(deployment, UPDATE)[0])
+            pid, before = self._armed(deployment, drawn, point, "stop", lambda: self.changes.steps(deployment, UPDATE)[0])
             if not pid:
                 return before, "none came by"
             try:
-                took, why = self._changes.steps(deployment, drawn.change, most=1, try_s=_WHILE_STOPPED_S)
+                took, why = self.changes.steps(deployment, drawn.change, most=1, try_s=_WHILE_STOPPED_S)
                 time.sleep(drawn.pause_s)
             finally:
                 self._node.resume(pid)

@@ -80,6 +80,7 @@ class ChaosNode:
         with (self._top / "manager.log").open("ab") as log:
             argv = [sys.executable, "-m", self.setup.module, "--home", str(self.home), "--node", "n1", "--warm", "2"]
             argv += ["--heartbeat-grace-ms", str(round(DEFAULT.heartbeat_grace_ms * self.setup.scale))]
+            argv += ["--session-idle-s", "0"]  # the state of a query that has just stopped may be changed
             argv += ["--sandbox", "none"]  # instances get orders as files, and report their own pids
             argv += controlled.ARGUMENTS if self.setup.auto else ()
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from benchmarks.chaos.attempt import Attempt, Identity, Rows
+from benchmarks.chaos.carried import CARRIED, DROPPED, carry
 from benchmarks.chaos.faults import Faults
 from benchmarks.chaos.judge import Mismatch, judge
 from benchmarks.chaos.node import ChaosNode
@@ -35,6 +36,8 @@ _RESTART_S = 0.3
 _FAULTS = 0.06
 # The greatest pause between epochs, as of a trigger, so that the platform also changes while queries are idle.
 _PAUSE_S = 0.8
+# The probability that an operator of the platform carries the state of the stopped query over a file, per epoch.
+_CARRY = 0.06
 # Errors that a query must never see, whatever happens to the platform.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
 # The evaluations of an epoch: a limit may cut its answers short, alone or in addition to a full evaluation.
@@ -111,6 +114,8 @@ class Query:
                 if self._chance(0.1):
                     self._did("driver killed after commit")
                     self._new_run()
+                elif self._chance(_CARRY):
+                    self._carry(epoch - 1)
         finally:
             for zombie in self._lingering:
                 zombie.die()
@@ -128,6 +133,19 @@ class Query:
             self._attempt = 0
         self._partitions = self.rng.randrange(1, 5)
         self._log(f"run {self._run} with {self._partitions} partitions")
+
+    def _carry(self, epoch: int) -> None:
+        """Between two runs of the driver, carry the session's state over a file."""
+        drop = self._chance(0.5)
+        while self._lingering:
+            self._lingering.pop().die()
+        with self._node_faults.changes.alone(self._deployment) as alone:
+            why = carry(self._node, self._deployment, self.session, epoch, drop=drop) if alone else "the version is being changed"
+        if why:
+            self._log(f"state not carried: {why}")
+        else:
+            self._did(DROPPED if drop else CARRIED)
+        self._new_run()
 
     def _evaluate(self, epoch: int) -> Rows:
         mode = self._modes[epoch]

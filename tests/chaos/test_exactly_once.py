@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.chaos import lanes, two_nodes
+from benchmarks.chaos.carried import CARRIED, DROPPED
 from benchmarks.chaos.changes import CHANGES
 from benchmarks.chaos.controlled import BALANCED, SCALED_IN, SCALED_OUT
 from benchmarks.chaos.faults import KILL, KILL_AT, WEIGHTS, weights_of
@@ -61,10 +62,10 @@ def test_queries_under_fire_whose_operator_changes_its_process_come_out_as_one_p
 
 @pytest.mark.long
 def test_queries_whose_key_groups_move_under_fire_come_out_as_one_plain_process_says() -> None:
-    befallen = (*map(told, STRATEGIES), SCALE)
+    befallen = [(told(strategy),) for strategy in STRATEGIES] + [(SCALE,), (CARRIED, DROPPED)]
 
     def missing(faults: Counter[str]) -> list[str]:
-        return [kind for kind in befallen if not faults[kind]]
+        return [kinds[0] for kinds in befallen if not any(faults[kind] for kind in kinds)]
 
     until = lanes.Until(25, lambda seeds, faults: seeds >= 3 and not missing(faults))
     outcome = lanes.run(range(60), NodeSetup(lanes.KINDS, slots=2), until, weights=weights_of(2, WEIGHTS) | {SCALE: 6.0})
