@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+from benchmarks.chaos.changes import Changes
+from benchmarks.chaos.kinds import HISTORY
 from benchmarks.harness.bringup import Platform, wait_until
 from benchmarks.harness.rules import InvalidRun
 from tests.support.netns import Host, Missing, Network, network
@@ -24,7 +26,28 @@ from udo_protocol.node.api import connect_node
 
 # The operator, deployed on each node with one slot under its own name, with several under the second one; and over both nodes.
 OPERATOR, WIDE, OVER, SLOTS = "history", "history-wide", "history-over", 3
+# All read both forms of state: nodes change their versions one after the other, and each must read what the other has put into the store.
+VERSIONS = ("4", "3", "5", "6")
 _START_S, _STOP_S = 90.0, 40.0
+
+
+class _Versions:
+    """Changes of the version on both nodes, by way of the registry (benchmarks/chaos/changes.py)."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+
+    def version(self, deployment: str) -> str:
+        with self._platform.registry() as registry:
+            return str(registry.deployment(deployment)["version"])
+
+    def kept(self, _: str) -> None:
+        """A rollback by kept state would lead to a version that cannot read what is in the store."""
+
+    def change(self, deployment: str, version: str, *, back: bool) -> str:
+        with self._platform.registry() as registry:
+            last = list(registry.update(deployment, version))[-1]
+        return "" if last["phase"] == "done" else str(last["detail"])
 
 
 class Pair:
@@ -46,13 +69,15 @@ class Pair:
         wait_until(address.exists, _START_S, "the registry to listen")
         self._url = address.read_text("utf-8").strip()
         platform = Platform(home, self._url, "", self.tls)
-        platform.push(OPERATOR, "1")
+        self.changes = Changes(_Versions(platform))
+        for version in VERSIONS:
+            platform.push(OPERATOR, version, **HISTORY.versions[version])
         with platform.registry() as registry:
-            registry.deploy(OPERATOR, OPERATOR, "1")
-            registry.deploy(WIDE, OPERATOR, "1", slots=SLOTS)
+            registry.deploy(OPERATOR, OPERATOR, VERSIONS[0])
+            registry.deploy(WIDE, OPERATOR, VERSIONS[0], slots=SLOTS)
             for host in net.hosts.values():
                 self._start(host)
-            registry.deploy(OVER, OPERATOR, "1", slots=SLOTS, over_nodes=True)
+            registry.deploy(OVER, OPERATOR, VERSIONS[0], slots=SLOTS, over_nodes=True)
         for name in net.hosts:
             wait_until(lambda n=name: bool(self._serving(n, OVER)), _START_S, f"{OVER} to answer on node {name}")  # type: ignore[misc]
 

@@ -1,4 +1,5 @@
-"""The part over two nodes: keyed queries with a store, whose attempts go to either node while nodes are lost with their disks.
+"""The part over two nodes: keyed queries with a store, whose attempts go to either node while versions change and nodes are lost with their
+disks.
 
 Each query must give the oracle's answers, epoch by epoch: state that a node lacks, or has only an older version of, comes from the store.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 
 from benchmarks.chaos.attempt import SENT, Rows, batches
+from benchmarks.chaos.changes import BACK_DOWN, MIGRATE, UPDATE
 from benchmarks.chaos.judge import Mismatch, require_answers
 from benchmarks.chaos.kinds import ANSWERS, HISTORY
 from benchmarks.chaos.moves import STRATEGIES, mapped
@@ -35,7 +37,7 @@ LOST, KILLED, AGAIN, RESTARTED, MOVED = "node lost with its disk", "worker kille
 CUT = "limit beside a full evaluation"
 GROUPS, OVER_NODES = "key groups moved", "key groups moved between nodes"
 # A lost node takes seconds to come back, so losses are rarer than everything else.
-_LOSE, _KILL, _FAIL, _RESTART, _CUT, _MOVE = 0.02, 0.1, 0.05, 0.1, 0.1, 0.3
+_LOSE, _KILL, _FAIL, _RESTART, _CUT, _MOVE, _CHANGE = 0.02, 0.1, 0.05, 0.1, 0.1, 0.3, 0.05
 # A move may wait for an instance that is being started.
 _MOVE_S = 20.0
 # Fewer frames may all be answered before a limit is noticed.
@@ -57,6 +59,7 @@ class StoredQuery:
         self.session = f"two-nodes-{seed}"
         self.deployment = self.rng.choice((OPERATOR, WIDE, OVER))
         self._moving: Thread | None = None
+        self._changing: Thread | None = None
         keys = keys_of(self.rng)
         self._epochs = [events_of(self.rng, e, keys) for e in range(self.rng.randrange(6, 13))]
         self.stored = StoreLocation(str(nodes.store), (("k", "string"),), full_every=self.rng.choice((2, 3, 10)))
@@ -98,6 +101,7 @@ class StoredQuery:
                 self.faults[MOVED] += 1
             self._last = node
             self._maybe_move(node)
+            self._maybe_change()
             try:
                 self._maybe_cut(epoch, partition)
                 rows = self._attempt_on(node, epoch, partition)
@@ -133,6 +137,22 @@ class StoredQuery:
 
         self._moving = Thread(target=move, daemon=True)
         self._moving.start()
+
+    def _maybe_change(self) -> None:
+        """While the attempt goes on, update the deployment on both nodes."""
+        if not self._chance(_CHANGE) or (self._changing is not None and self._changing.is_alive()):
+            return
+        kind = self.rng.choice((UPDATE, MIGRATE, BACK_DOWN))
+
+        def change() -> None:
+            took, why = self._nodes.changes.run(self.deployment, kind)
+            for step in took:
+                self._did(step)
+            if why:
+                self._log(f"{kind} of {self.deployment} did not take place: {why[:300]}")
+
+        self._changing = Thread(target=change, daemon=True)
+        self._changing.start()
 
     def _maybe_cut(self, epoch: int, partition: int) -> None:
         """Perhaps evaluate the epoch once more, on either node, cut short by a limit: it must leave no trace."""
