@@ -36,7 +36,7 @@ def at(directory, keys, point):
 
 def install_points(directory):
     """Wrap the steps of a keyed instance, and of the standby that it was, so that they pass the points."""
-    from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.drivers.keyed_owner import KeyedOwner
     from udo_runtime.durable.standby import RewoundState, StandbyState
 
     def around(cls, name, before, after, keys=lambda self: self._link.keys):
@@ -63,7 +63,7 @@ def install_points(directory):
 
 def install_move_points(directory):
     """Wrap the checkpoints of a move in a slot's owner, so that they pass the points around them."""
-    from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.drivers.keyed_owner import KeyedOwner
     from udo_runtime.engine.effects import HandOver, TakeIn
 
     store, names = KeyedOwner.store, {HandOver: "hand_over", TakeIn: "take_in"}
@@ -83,7 +83,7 @@ def lack_fence(directory):
     """An instance emits and checkpoints with the present owner's token, whether or not it is its own."""
     from dataclasses import replace
 
-    from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.drivers.keyed_owner import KeyedOwner
     from udo_runtime.durable import sessions as durable
 
     send, store = KeyedOwner.send, durable.store
@@ -118,7 +118,7 @@ def lack_undo(directory):
 
 def lack_emit(directory):
     """Answers and the counter of answered frames are two steps."""
-    from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.drivers.keyed_owner import KeyedOwner
 
     def two_steps(self, effect):
         link = self._link
@@ -137,7 +137,7 @@ def lack_emit(directory):
 
 def lack_end_groups(directory):
     """END completes only the groups that had events."""
-    from udo_runtime.engine.keyed import Engine
+    from udo_runtime.engine.keyed_engine import Engine
     from udo_runtime.state.label import label_of
 
     end = Engine._end
@@ -163,7 +163,7 @@ def lack_riding(directory):
     """The checkpoint at END contains END's changes, but neither the frame nor its answer."""
     from dataclasses import replace
 
-    from udo_runtime.drivers.keyed import KeyedOwner
+    from udo_runtime.drivers.keyed_owner import KeyedOwner
 
     store = KeyedOwner.store
 
@@ -175,7 +175,7 @@ def lack_riding(directory):
 
 def lack_commit_frame(directory):
     """commit = "frame" is treated as "epoch": frames answered since the last END are processed again after a crash."""
-    from udo_runtime.execution.keyed import KeyedProcessor
+    from udo_runtime.execution.keyed_processor import KeyedProcessor
 
     begin = KeyedProcessor.__init__
 
@@ -196,7 +196,7 @@ def lack_changelog(directory):
 def lack_handover(directory):
     """A slot hands over the values of its groups without the undo information that leads back to those before the epoch."""
     from udo_runtime.engine.effects import HandOver
-    from udo_runtime.engine.keyed import Engine
+    from udo_runtime.engine.keyed_engine import Engine
 
     checkpoint = Engine.checkpoint
 

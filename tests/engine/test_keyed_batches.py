@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from udo_runtime import FrameKeys, FrameStates, Operator
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context

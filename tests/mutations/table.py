@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _LOG = "udo_protocol/lua/log.lua"
-_KEYED = "runtimes/python/udo_runtime/engine/keyed.py"
+_KEYED = "runtimes/python/udo_runtime/engine/keyed_engine.py"
 # A new owner treats all frames in the log as answered.
 _SKIPPED = (
     "  redis.call('SET', p .. 'owner', a[1])\n  ring(p, 'parked')\n  ring(p, 'waiting')\n",
@@ -175,8 +175,8 @@ MUTATIONS = {
     ),
     "window-never-closes": Mutation(
         "node_manager/slots/state_rollback.py",
-        '"until": time.time() + window_s}',
-        '"until": time.time() + 1e6 * window_s}',
+        "former.image.digest, time.time() + window_s",
+        "former.image.digest, time.time() + 1e6 * window_s",
         "node_manager/test_going_back.py::test_when_the_rollback_window_has_passed_nothing_is_kept_and_the_former_version_is_refused",
     ),
     "speculation-allowed": Mutation(

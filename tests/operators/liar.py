@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 from udo_runtime.child.shared import Half, SharedMemory
 from udo_runtime.child.wire import Received
-from udo_runtime.served import keyed
 from udo_runtime.served import serve as served
-from udo_runtime.served.keyed import TouchedKeys
+from udo_runtime.served import touched_keys as keyed
+from udo_runtime.served.touched_keys import TouchedKeys
 
 from udo_cli.conformance.schemas import N
 from udo_protocol.errors import ProtocolError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
-from udo_runtime.execution.keyed import KeyedConfig
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import TIMERS, unpack, unpack_key
 from udo_runtime.state.session import Session

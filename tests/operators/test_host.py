@@ -17,7 +17,7 @@ from udo_runtime.child import host
 from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.counters import Counters
-from udo_runtime.execution.keyed import KeyedConfig
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.session import Session

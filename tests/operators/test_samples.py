@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
-from udo_runtime.execution.keyed import KeyedConfig
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.execution.load import Processor, find
 from udo_runtime.sdk.api import Context
 from udo_runtime.served import start

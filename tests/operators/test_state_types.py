@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import unpack

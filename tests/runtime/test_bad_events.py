@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from udo_runtime import Operator
 from udo_runtime.execution.bad_events import BadEvent, again, bisect
 from udo_runtime.execution.gathered import joined
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context

@@ -295,8 +295,8 @@ def test_unfinished_dead_letters_of_an_epoch_that_is_over_go(start: Start, serve
     [
         ("from udo_runtime.durable.sessions import Durable", "Durable.save", True),  # the letters are in memory only
         ("from udo_runtime.durable.sessions import Durable", "Durable.save", False),  # durable, END not answered
-        ("from udo_runtime.drivers.keyed import KeyedOwner", "KeyedOwner.send", True),  # no frame answered
-        ("from udo_runtime.drivers.keyed import KeyedOwner", "KeyedOwner.send", False),  # frames answered, no checkpoint
+        ("from udo_runtime.drivers.keyed_owner import KeyedOwner", "KeyedOwner.send", True),  # no frame answered
+        ("from udo_runtime.drivers.keyed_owner import KeyedOwner", "KeyedOwner.send", False),  # frames answered, no checkpoint
     ],
 )
 def test_a_keyed_process_killed_at_any_step_leaves_each_dead_letter_once(

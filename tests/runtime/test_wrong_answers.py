@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+from udo_runtime.execution.keyed_processor import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context, Operator

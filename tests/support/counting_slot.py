@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.sdk.api import Operator
 
 from tests.support.memory_slot import MemorySlot

@@ -29,16 +29,16 @@ from udo_runtime.engine.effects import (
     WriteCheckpoint,
     run,
 )
-from udo_runtime.engine.keyed import Engine, Start
+from udo_runtime.engine.keyed_engine import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context, Operator
 from udo_runtime.state.adopted import Adopted
-from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
+from udo_runtime.state.stored_session import restored
 from udo_runtime.state.versions import Versions
 
 from udo_protocol.formats.state_types import StateTypes

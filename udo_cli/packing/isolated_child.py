@@ -39,7 +39,7 @@ def _migrate(processor: Any, request: dict[str, Any]) -> None:
 
 
 def _run(work: Path, request: dict[str, Any]) -> dict[str, Any]:
-    from udo_runtime.loading import load
+    from udo_runtime.processors import load
     from udo_runtime.sdk.api import Context
 
     from udo_protocol.assignment import Program

@@ -176,7 +176,7 @@ class Manifest(BaseModel):
 
     @property
     def keyed(self) -> dict[str, Any] | None:
-        """How an instance keys its state (udo_runtime.execution.keyed.KeyedConfig); None for a stateless operator."""
+        """How an instance keys its state (udo_runtime.execution.keyed_processor.KeyedConfig); None for a stateless operator."""
         if not self.key:
             return None
         time = self.event_time

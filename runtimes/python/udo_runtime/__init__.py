@@ -4,6 +4,6 @@ Needs neither PySpark nor gRPC nor Flask; runs in its own process with the opera
 """
 
 from udo_runtime.sdk.api import Context, Operator, operator
-from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
 
 __all__ = ["Context", "FrameKeys", "FrameStates", "Operator", "operator"]

@@ -26,8 +26,8 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import StatelessInstance
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError, failed
-from udo_runtime.loading import load
 from udo_runtime.output import by_lines
+from udo_runtime.processors import load
 from udo_runtime.sdk.api import Context
 
 EXIT_LEFT, EXIT_LOAD_FAILED, EXIT_NO_MANAGER, EXIT_SERVER_LOST = 0, 1, 3, 4

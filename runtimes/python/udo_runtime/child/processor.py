@@ -20,7 +20,7 @@ from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
-    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.execution.keyed_processor import KeyedConfig, KeyedProcessor
     from udo_runtime.state.versions import MigrateAll
 
 
@@ -47,7 +47,7 @@ class ChildProcessor(Processor):
         """The operator as one that takes single events; ProcessingError if it is not keyed."""
         if not self._is_keyed:
             return super().per_event
-        from udo_runtime.child.keyed import ChildOperator  # needs MessagePack, like keyed.py in execution
+        from udo_runtime.child.keyed_frames import ChildOperator  # needs MessagePack, like keyed.py in execution
 
         return ChildOperator(self._child, self._output, self._types)
 
@@ -56,13 +56,13 @@ class ChildProcessor(Processor):
         """A function that migrates many states at once, since a call for each would be a request for each; None if not keyed."""
         if not self._is_keyed:
             return None
-        from udo_runtime.child.keyed import ChildOperator
+        from udo_runtime.child.keyed_frames import ChildOperator
 
         return ChildOperator(self._child, self._output, self._types).migrate_all
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """The processor of keyed frames."""
-        from udo_runtime.child.keyed import ChildKeyedProcessor, ChildOperator
+        from udo_runtime.child.keyed_frames import ChildKeyedProcessor, ChildOperator
 
         return ChildKeyedProcessor(ChildOperator(self._child, self._output, self._types), keyed, self._output, self._ctx)
 

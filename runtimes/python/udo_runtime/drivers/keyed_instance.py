@@ -14,8 +14,8 @@ from udo_protocol.queue.slot import report_ready
 from udo_protocol.state import changelog
 from udo_protocol.state.checkpoints import OwnedState
 from udo_protocol.state.dead_letters import DEAD_LETTER
-from udo_runtime.drivers.keyed import KeyedOwner
 from udo_runtime.drivers.keyed_mirror import KeyedComparer
+from udo_runtime.drivers.keyed_owner import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Mirror
 from udo_runtime.drivers.owner import serve
@@ -25,10 +25,10 @@ from udo_runtime.drivers.stateless_instance import replies_of
 from udo_runtime.durable.ledger import Ledger
 from udo_runtime.durable.sessions import Durable
 from udo_runtime.engine.comparison import Comparison
-from udo_runtime.engine.keyed import Engine
+from udo_runtime.engine.keyed_engine import Engine
 from udo_runtime.engine.letters import KeyedLetters
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.versions import Versions

@@ -16,7 +16,7 @@ from udo_protocol.errors import Fenced, ProtocolError, StateLost
 from udo_protocol.formats.schema import conform
 from udo_protocol.queue.frame import ANSWER, DATA, END, ERROR, Frame, decode
 from udo_protocol.state import changelog
-from udo_runtime.drivers.keyed import KeyedOwner
+from udo_runtime.drivers.keyed_owner import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Served
 from udo_runtime.drivers.perform import Performer
@@ -24,7 +24,7 @@ from udo_runtime.drivers.standby import Report, unreadable
 from udo_runtime.durable.standby import ChangelogEntry, StandbyState
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import LoadSession, run
-from udo_runtime.engine.keyed import in_groups
+from udo_runtime.engine.keyed_engine import in_groups
 from udo_runtime.execution.gathered import empty
 from udo_runtime.failure import ProcessingError
 

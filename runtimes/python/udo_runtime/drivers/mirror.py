@@ -20,7 +20,7 @@ from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import Execute, run
-from udo_runtime.engine.stateless import fitting
+from udo_runtime.engine.stateless_engine import fitting
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError
 

@@ -20,7 +20,7 @@ from udo_protocol.state.dead_letters import FAIL
 from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import Answer, Effect, Execute, FindSchema, FindSender, LaneOpen, Send, Steps, run
 from udo_runtime.engine.replies import Replies
-from udo_runtime.engine.stateless import StatelessEngine
+from udo_runtime.engine.stateless_engine import StatelessEngine
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 

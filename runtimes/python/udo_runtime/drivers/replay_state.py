@@ -14,14 +14,14 @@ from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import LoadSession, Trim, WriteCheckpoint
-from udo_runtime.engine.keyed import Engine, Start
+from udo_runtime.engine.keyed_engine import Engine, Start
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.execution.keyed import KeyedConfig
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
-from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
+from udo_runtime.state.stored_session import restored
 from udo_runtime.state.versions import Versions
 
 

@@ -15,7 +15,7 @@ from udo_protocol.errors import Fenced, StateLost
 from udo_protocol.queue.slot import failed_lanes
 from udo_protocol.queue.slot_reader import Read
 from udo_protocol.state.rewinding import release
-from udo_runtime.drivers.keyed import KeyedOwner
+from udo_runtime.drivers.keyed_owner import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.perform import Performer
 from udo_runtime.durable.standby import Readiness, StandbyState

@@ -15,10 +15,10 @@ from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.owner import serve
 from udo_runtime.drivers.perform import Performer
-from udo_runtime.drivers.stateless import StatelessOwner
+from udo_runtime.drivers.stateless_owner import StatelessOwner
 from udo_runtime.durable.letters import StatelessLetters
 from udo_runtime.engine.replies import Replies
-from udo_runtime.engine.stateless import StatelessEngine
+from udo_runtime.engine.stateless_engine import StatelessEngine
 from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 

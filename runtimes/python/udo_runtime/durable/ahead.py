@@ -19,7 +19,7 @@ from udo_protocol.state import moving, pieces, session_record
 from udo_protocol.state.pieces import PiecePlace
 from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group
-from udo_runtime.state.loading import restored
+from udo_runtime.state.stored_session import restored
 from udo_runtime.state.versions import Versions
 
 # Passes over the groups. The first one takes long if the state is large; the second reads the changes since, so that little is left.

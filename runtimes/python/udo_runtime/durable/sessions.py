@@ -20,8 +20,8 @@ from udo_runtime.durable.ahead import AheadOfMove, advance, manifest
 from udo_runtime.durable.standby import RewoundState, StandbyState, changelog_entry
 from udo_runtime.engine.effects import HandOver, TakeIn, WriteCheckpoint
 from udo_runtime.state.adopted import AdoptedSession
-from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
+from udo_runtime.state.stored_session import restored
 from udo_runtime.state.versions import Versions
 
 # A session with a checkpoint within this time is in use: its next event must not wait until its groups are loaded.

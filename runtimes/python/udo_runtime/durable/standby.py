@@ -22,8 +22,8 @@ from udo_protocol.state.rewinding import SAVEPOINT, gone, kept, rewind
 from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.engine.content import Piece
 from udo_runtime.state.codec import pack_large, unpack
-from udo_runtime.state.loading import restored
 from udo_runtime.state.session import Session
+from udo_runtime.state.stored_session import restored
 from udo_runtime.state.versions import Versions
 
 # Entries that have been read are kept for at most this long: reporting the position is a write on the state server.

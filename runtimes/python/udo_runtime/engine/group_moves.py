@@ -12,7 +12,7 @@ from udo_runtime.state.adopted import Adopted
 from udo_runtime.state.session import Session
 
 if TYPE_CHECKING:
-    from udo_runtime.engine.keyed import Engine
+    from udo_runtime.engine.keyed_engine import Engine
 
 
 class GroupMoves:

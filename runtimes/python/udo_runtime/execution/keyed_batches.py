@@ -16,12 +16,12 @@ from udo_protocol.formats.body import validated
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row, halved
 from udo_runtime.execution.distinct_keys import distinct
 from udo_runtime.execution.gathered import joined
-from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.keyed_bad_events import Policy, require_storable
+from udo_runtime.execution.keyed_processor import KeyedConfig, KeyedProcessor
 from udo_runtime.execution.timers import KeyedContext
 from udo_runtime.failure import ProcessingError, explained
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
 from udo_runtime.state.session import Session
 from udo_runtime.state.snapshot import Snapshot, Timed
 

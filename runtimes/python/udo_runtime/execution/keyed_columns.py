@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from udo_protocol.formats.body import validated
 from udo_runtime.execution.distinct_keys import distinct
-from udo_runtime.execution.keyed import KeyedConfig
 from udo_runtime.execution.keyed_batches import NO_GROUP, Call, KeyedBatchProcessor
+from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.execution.timers import KeyedContext
 from udo_runtime.failure import ProcessingError, explained
 from udo_runtime.sdk.api import Context, Operator
-from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
 from udo_runtime.state.codec import EMPTY, TIMERS, pack_each, unpack_all
 from udo_runtime.state.columns import ColumnValues
 from udo_runtime.state.groups import Group

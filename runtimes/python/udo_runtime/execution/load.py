@@ -23,9 +23,9 @@ from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
     from udo_runtime.counters import Counters
-    from udo_runtime.execution.keyed import KeyedConfig, KeyedProcessor
+    from udo_runtime.execution.keyed_processor import KeyedConfig, KeyedProcessor
     from udo_runtime.execution.timers import KeyedContext
-    from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+    from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
     from udo_runtime.state.layout import Layout
     from udo_runtime.state.versions import MigrateAll
 
@@ -76,8 +76,10 @@ class Processor:
 
     def keyed(self, keyed: KeyedConfig) -> KeyedProcessor:
         """The processor of its keyed frames."""
-        from udo_runtime.execution.keyed import KeyedProcessor  # needs MessagePack; a stateless operator may bring its own version
         from udo_runtime.execution.keyed_batches import KeyedBatchProcessor
+        from udo_runtime.execution.keyed_processor import (
+            KeyedProcessor,  # needs MessagePack; a stateless operator may bring its own version
+        )
 
         if self.layout is not None:
             from udo_runtime.execution.keyed_columns import KeyedColumnProcessor

@@ -11,7 +11,7 @@ import pyarrow as pa
 from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.failure import ProcessingError, event_text
 from udo_runtime.sdk.api import Batches, Context, Operator
-from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
 
 
 def require_types(types: StateTypes, states: Iterable[dict[str, Any]]) -> None:

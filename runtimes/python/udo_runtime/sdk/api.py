@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
 
 Batches: TypeAlias = "pa.RecordBatch | pa.Table | dict[str, Any] | None"
 F = TypeVar("F", bound=Callable[[pa.RecordBatch], Batches])

@@ -29,7 +29,7 @@ from udo_runtime.failure import ProcessingError, explained, own_traceback
 from udo_runtime.sdk.api import Context, Operator
 
 if TYPE_CHECKING:
-    from udo_runtime.served.keyed import TouchedKeys
+    from udo_runtime.served.touched_keys import TouchedKeys
 
 SDK = "python 0.1.0"
 Table = tuple[int, pa.RecordBatch]
@@ -181,7 +181,7 @@ class Server:
         return keys.changes(everything=True)
 
     def _touched(self, request: Received, watermark_us: int | None) -> TouchedKeys:
-        from udo_runtime.served.keyed import TouchedKeys  # needs MessagePack; a stateless operator may bring its own version
+        from udo_runtime.served.touched_keys import TouchedKeys  # needs MessagePack; a stateless operator may bring its own version
 
         return TouchedKeys(request, self._ctx, watermark_us)
 

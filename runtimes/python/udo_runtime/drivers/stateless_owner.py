@@ -15,7 +15,7 @@ from udo_runtime.drivers.perform import Performer
 from udo_runtime.durable.letters import StatelessLetters
 from udo_runtime.engine.effects import Answer, KeepLetters, LetterRoom, run
 from udo_runtime.engine.replies import Replies
-from udo_runtime.engine.stateless import StatelessEngine
+from udo_runtime.engine.stateless_engine import StatelessEngine
 
 # Answers of at least this size are sent at once; smaller ones travel together.
 _GROUP_BYTES = 64 << 10

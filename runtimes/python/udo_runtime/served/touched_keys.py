@@ -12,7 +12,7 @@ from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime.child.wire import INDEX, KEYS, STATES, TIMES, Received
 from udo_runtime.execution.timers import EPOCH, KeyedContext
 from udo_runtime.sdk.api import Context
-from udo_runtime.sdk.keyed import FrameKeys, FrameStates
+from udo_runtime.sdk.frame_keys import FrameKeys, FrameStates
 from udo_runtime.state.codec import EMPTY, EXPIRES, pack_each, unpack, unpack_key
 
 

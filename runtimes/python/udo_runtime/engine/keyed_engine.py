@@ -42,8 +42,8 @@ from udo_runtime.engine.letters import KeyedLetters, Sizes
 from udo_runtime.engine.replies import Replies, failure
 from udo_runtime.execution.bad_events import BadEvent
 from udo_runtime.execution.gathered import empty, joined, require_bounded
-from udo_runtime.execution.keyed import KeyedProcessor, Processed
 from udo_runtime.execution.keyed_bad_events import ResentLetters
+from udo_runtime.execution.keyed_processor import KeyedProcessor, Processed
 from udo_runtime.failure import ProcessingError
 from udo_runtime.state import restoring
 from udo_runtime.state.label import label_of

@@ -30,7 +30,7 @@ from udo_runtime.engine.effects import (
     WriteCheckpoint,
     run,
 )
-from udo_runtime.engine.keyed import Engine, Start
+from udo_runtime.engine.keyed_engine import Engine, Start
 from udo_runtime.state.adopted import Adopted
 from udo_runtime.state.session import Session
 

@@ -23,8 +23,8 @@ from udo_runtime.child.wire import INDEX, TIMES, Received
 from udo_runtime.execution.bad_events import BadEvent, again, bad_row
 from udo_runtime.execution.distinct_keys import distinct
 from udo_runtime.execution.gathered import GatheredAnswers, empty, joined
-from udo_runtime.execution.keyed import KeyedProcessor, bad_timer
 from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedProcessor, bad_timer
 from udo_runtime.execution.timers import Due, KeyedContext
 from udo_runtime.execution.typed import require_types
 from udo_runtime.failure import ProcessingError, event_text, explained
