@@ -19,7 +19,7 @@ from benchmarks.harness.rules import InvalidRun, check_sequence
 from benchmarks.harness.tables import Section
 from benchmarks.harness.tables import count as readable
 from udo_interface.lane.lane import exchange
-from udo_interface.lane.opening import Request, conversation
+from udo_interface.lane.opening import Request, conversations
 from udo_interface.lane.opening import ask as open_lane
 
 OPERATOR = "forward"
@@ -60,9 +60,9 @@ class Way:
     def events_per_s(self, frames: int) -> float:
         """Measure the throughput of a lane with a full window under way."""
         batches = [frame(n * ROWS_PER_FRAME, ROWS_PER_FRAME).cast(self._schema) for n in range(frames)]
-        with conversation(self._node, Request(OPERATOR), self._schema, self._schema, tls=self._tls) as (sender, collector, place):
+        with conversations(self._node, Request(OPERATOR), self._schema, self._schema, tls=self._tls) as ([(sender, collector)], opened):
             began = time.perf_counter()
-            answers = [a for _, a in exchange(sender, collector, ((b, None) for b in batches), place.window_frames)]
+            answers = [a for _, a in exchange(sender, collector, ((b, None) for b in batches), opened.place.window_frames)]
             took_s = time.perf_counter() - began
         ids = np.concatenate([a.column("id").to_numpy() for a in answers])
         check_sequence(ids, frames * ROWS_PER_FRAME).require_clean(self.name)
@@ -71,7 +71,7 @@ class Way:
     def round_trips_s(self, trips: int) -> list[float]:
         """Measure round trips of one event at a time."""
         found = []
-        with conversation(self._node, Request(OPERATOR), self._schema, self._schema, tls=self._tls) as (sender, collector, _):
+        with conversations(self._node, Request(OPERATOR), self._schema, self._schema, tls=self._tls) as ([(sender, collector)], _):
             for n in range(trips):
                 one, began = frame(n, 1).cast(self._schema), time.perf_counter()
                 ((_, pieces),) = sender.encode(one)

@@ -18,8 +18,8 @@ import pytest
 
 from tests.conftest import bound, wait_until
 from tests.support.keyed_stream import COUNT, MANIFEST, Rows, Stream, key_of
-from udo_interface.lane.lane import Collector, Sender, exchange
-from udo_interface.lane.opening import KeyedCall, Request, conversation
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_interface.lane.split import SplitExchange
 from udo_protocol.errors import Stale
 from udo_protocol.formats.schema import GROUP_COLUMN
 
@@ -163,15 +163,14 @@ def test_a_query_stopped_in_the_middle_of_a_batch_and_started_again_counts_once(
 
 SENT = pa.schema([("id", pa.int64()), ("k", pa.string()), (GROUP_COLUMN, pa.int32())])
 ANSWERS = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int64())])
-Lane = tuple[Sender, Collector]
 
 
 @contextmanager
-def attempt(platform: Platform, operator: str, session: str, epoch: int, number: int) -> Iterator[Lane]:
-    """Open an attempt at partition 0 as a Spark task does."""
+def attempt(platform: Platform, operator: str, session: str, epoch: int, number: int) -> Iterator[SplitExchange]:
+    """Open an attempt at partition 0 as a Spark task does, with one frame under way."""
     request = Request(operator, session, 0, number, epoch, keyed=KeyedCall("run", "call", (0,)))
-    with conversation(platform.node, request, SENT, ANSWERS) as (sender, collector, _):
-        yield sender, collector
+    with conversations(platform.node, request, SENT, ANSWERS) as (lanes, opened):
+        yield SplitExchange(lanes, opened.group_slots or (0,), 1)
 
 
 def batches(epoch: int) -> Iterator[tuple[pa.RecordBatch, None]]:
@@ -192,16 +191,16 @@ def test_of_two_attempts_alive_at_once_the_older_gives_up_and_the_newer_counts(
     platform: Platform, count: str, older: int, newer: int
 ) -> None:
     session, epochs = f"two-{older}-{newer}", {}
-    with attempt(platform, count, session, 0, 1) as lane:
-        epochs[0] = rows(exchange(*lane, batches(0), 1))
+    with attempt(platform, count, session, 0, 1) as only:
+        epochs[0] = rows(only.run(batches(0)))
     with attempt(platform, count, session, 1, 2) as old, attempt(platform, count, session, 1, 3) as new:
-        first, second = exchange(*old, batches(1), 1), exchange(*new, batches(1), 1)
+        first, second = old.run(batches(1)), new.run(batches(1))
         for _ in range(older):
             next(first)
         got = [next(second) for _ in range(newer)]
         with pytest.raises(Stale, match="newer attempt at this epoch"):
             list(first)
         epochs[1] = rows([*got, *second])
-    with attempt(platform, count, session, 2, 4) as lane:
-        epochs[2] = rows(exchange(*lane, batches(2), 1))
+    with attempt(platform, count, session, 2, 4) as only:
+        epochs[2] = rows(only.run(batches(2)))
     check(epochs, 3)

@@ -449,7 +449,7 @@ def test_a_consumer_that_stops_early_voids_a_keyed_attempt(bench: Bench) -> None
     operator = bench.operator()
     sender, collector = bench.lane()
     sender.stamp = Stamp(1, 7, 0, (3, 4))
-    answers = exchange(sender, collector, iter([(batch(i), None) for i in range(20)]), 2)
+    answers = SplitExchange([(sender, collector)], (0,), 2).run(iter([(batch(i), None) for i in range(20)]))
     next(answers)
     answers.close()  # type: ignore[attr-defined]
     last = operator.headers[-1]

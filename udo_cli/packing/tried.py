@@ -92,10 +92,11 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
     import pyarrow as pa
 
     from udo_interface.lane.lane import exchange
-    from udo_interface.lane.opening import KeyedCall, Request, conversation
+    from udo_interface.lane.opening import KeyedCall, Request, conversations
+    from udo_interface.lane.split import SplitExchange
     from udo_protocol.formats.schema import GROUP_COLUMN
 
-    def conversations() -> Iterator[tuple[Request, Sequence[pa.RecordBatch]]]:
+    def requests() -> Iterator[tuple[Request, Sequence[pa.RecordBatch]]]:
         if not manifest.key:
             yield Request(manifest.name), batches
             return
@@ -109,9 +110,11 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
     sent = sent.append(group) if manifest.key else sent
     answers: list[pa.RecordBatch] = []
     started = time.perf_counter()
-    for request, events in conversations():
-        with conversation(node, request, sent, expected) as (sender, collector, place):
-            answers += [a for _, a in exchange(sender, collector, ((b, None) for b in events), place.window_frames)]
+    for request, events in requests():
+        with conversations(node, request, sent, expected) as (lanes, opened):
+            items, window = ((b, None) for b in events), opened.place.window_frames
+            split = SplitExchange(lanes, opened.group_slots or (0,), window)
+            answers += [a for _, a in (split.run(items) if manifest.key else exchange(*lanes[0], items, window))]
     return Trial(pa.Table.from_batches(answers, expected), (time.perf_counter() - started) * 1000)
 
 

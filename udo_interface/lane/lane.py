@@ -326,8 +326,7 @@ def exchange(
 
     With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: all frames under
     way are then answered before more input is read, so that no answer waits for an event that may come late. With an input a
-    little faster, the answers at hand are collected every SLOW_INPUT_S. The attempt of a keyed operator closes with END, whose
-    answer (of 0 asked rows) holds the output of its timers.
+    little faster, the answers at hand are collected every SLOW_INPUT_S. Attempts at a keyed operator: `split.SplitExchange`.
     """
     clock = clock or SystemClock()
     asked: deque[PendingFrame] = deque()
@@ -343,46 +342,28 @@ def exchange(
             for answer in answers:
                 yield asked.popleft(), answer
 
-    try:
-        while True:
-            if interleave and asked and clock.monotonic() - collected > SLOW_INPUT_S:
-                sender.settle()
-                answers = collector.poll()
+    while True:
+        if interleave and asked and clock.monotonic() - collected > SLOW_INPUT_S:
+            sender.settle()
+            answers = collector.poll()
+            collected = clock.monotonic()
+            for answer in answers:
+                yield asked.popleft(), answer
+        before = clock.monotonic()
+        item = next(items, None)
+        if item is None:
+            break
+        slow = interleave and clock.monotonic() - before > SLOW_INPUT_S
+        at = 0
+        for rows, pieces in sender.encode(item[0]):
+            if not asked:
+                collector.due()
                 collected = clock.monotonic()
-                for answer in answers:
-                    yield asked.popleft(), answer
-            before = clock.monotonic()
-            item = next(items, None)
-            if item is None:
-                break
-            slow = interleave and clock.monotonic() - before > SLOW_INPUT_S
-            at = 0
-            for rows, pieces in sender.encode(item[0]):
-                if not asked:
-                    collector.due()
-                    collected = clock.monotonic()
-                sender.push(pieces)
-                asked.append(PendingFrame(item[1], at, rows))
-                at += rows
-                if len(asked) >= min(window, LEAST_SHARE):
-                    yield from drain(sender.share(window) - 1)
-            if slow:
-                yield from drain(0)
-        if sender.stamp is not None:
-            if sender.place.timed:
-                yield from drain(0)
-            sender.push_end(highest=collector.highest)
-            asked.append(PendingFrame(None, 0, 0))
-        yield from drain(0)
-    except GeneratorExit:
-        if sender.stamp is not None:
-            _cut_short(sender, collector)
-        raise
-
-
-def _cut_short(sender: Sender, collector: Collector) -> None:
-    """End the attempt void, since Spark wants no more answers (a limit): the epoch is complete, without a trace of the attempt."""
-    sender.push_end(void=True)
-    sender.settle()
-    while collector.number < sender.number:
-        collector.wait()
+            sender.push(pieces)
+            asked.append(PendingFrame(item[1], at, rows))
+            at += rows
+            if len(asked) >= min(window, LEAST_SHARE):
+                yield from drain(sender.share(window) - 1)
+        if slow:
+            yield from drain(0)
+    yield from drain(0)

@@ -244,20 +244,10 @@ def _reach_each(address: str, request: Request, sent: pa.Schema | None, wait_s: 
 
 
 @contextmanager
-def conversation(
-    address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0, tls: Tls | None = None
-) -> Iterator[tuple[Sender, Collector, Place]]:
-    """A lane in the only slot over one connection for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
-    with conversations(address, request, sent, expected, wait_s, tls) as (lanes, opened):
-        ((sender, collector),) = lanes
-        yield sender, collector, opened.place
-
-
-@contextmanager
 def conversations(
     address: str, request: Request, sent: pa.Schema, expected: pa.Schema, wait_s: float = 0.0, tls: Tls | None = None
 ) -> Iterator[tuple[list[tuple[Sender, Collector]], Opened]]:
-    """As `conversation`, with a lane in each slot of the deployment."""
+    """A lane in each slot of the deployment for the length of a `with`: frames of schema `sent`, answers conformed to `expected`."""
     opened, ends = _reach_each(address, request, sent, wait_s, tls)
     left = deque(zip(opened.each(), ends, strict=True))
     lanes: list[tuple[Sender, Collector]] = []
