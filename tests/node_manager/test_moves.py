@@ -96,6 +96,17 @@ def test_an_attempt_that_dies_behind_a_move_is_taken_back_where_its_groups_are_n
         assert counted(job.epoch(epoch, batches)) == expected, "the query is restarted before Spark has committed the epoch"
 
 
+def test_an_attempt_that_is_cut_short_waits_for_each_end_though_groups_move_between_two_of_them(cluster: Cluster, tmp_path: Path) -> None:
+    deploy(cluster, slots=2)
+    job, oracle, orders = Job(str(cluster.node.home / "node.sock"), store=tmp_path / "store"), Oracle(), random.Random(9)
+    first, second = slots(cluster)
+    job.epoch(0, batches := events(orders))
+    oracle.epoch(batches)
+    cut, batches = events(orders, 6), events(orders)
+    job.is_cut_short(1, cut, lambda: move(cluster, range(100, 128), first))
+    assert counted(job.epoch(2, batches)) == oracle.epoch(batches), "what is cut short leaves no trace"
+
+
 def test_timers_of_moved_groups_are_due_by_the_watermark_of_all_events(cluster: Cluster) -> None:
     deploy(cluster, slots=2, source=TIMED, input={"a": "int64", "t": "timestamp[us]"}, event_time={"column": "t"})
     job, everywhere = Job(str(cluster.node.home / "node.sock"), times=True), list(range(128))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from tests.support.attempt import T0
-from udo_interface.lane.lane import Collector, Sender
+from udo_interface.lane.lane import Collector, PendingFrame, Sender
 from udo_interface.lane.opening import KeyedCall, Request, conversations
 from udo_interface.lane.split import SplitExchange
 from udo_interface.store.spark_partitions import partition_of
@@ -70,14 +71,38 @@ class Job:
 
     def epoch(self, epoch: int, batches: Iterable[Sequence[int]], second: float = 0.0, **where: int) -> list[int]:
         """Run a whole attempt; return all answers, those of its timers last."""
+        with self._attempt(epoch, batches, second, **where) as (_, answers):
+            return [b for _, answer in answers for b in answer.column(0).to_pylist()]
+
+    def is_cut_short(self, epoch: int, batches: Iterable[Sequence[int]], between: Callable[[], None]) -> None:
+        """Run an attempt that a limit cuts short before it has sent its last events; `between` is called between the ENDs for the first two slots."""
+        with self._attempt(epoch, batches, window=1) as (lanes, answers):
+            sender, calls = lanes[1][0], iter([between])
+            push_end = sender.push_end
+
+            def second_end(**fields: Any) -> None:
+                for call in calls:
+                    call()
+                push_end(**fields)
+
+            sender.push_end = second_end  # type: ignore[method-assign]
+            next(answers)
+            answers.close()
+
+    @contextmanager
+    def _attempt(
+        self, epoch: int, batches: Iterable[Sequence[int]], second: float = 0.0, window: int = 0, **where: int
+    ) -> Iterator[tuple[Lanes, Generator[tuple[PendingFrame, pa.RecordBatch]]]]:
+        """The lanes of an attempt, and its answers, to be asked for."""
         with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
-            exchange = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
+            window = window or opened.place.window_frames
+            exchange = SplitExchange(lanes, opened.group_slots or (0,), window, open_lane=opened.open_lane)
             answers = exchange.run((self.batch(keys, second), None) for keys in batches)
             if self.store is not None:
                 store = SessionStore(StoreLocation(str(self.store), (("a", "int64"),)), self._deployment, self._session)
                 assert opened.stamp is not None
                 answers = StoreLane(store, exchange, opened.place, opened.stamp, where.get("partitions", 1), self.plan).around(answers)
-            return [b for _, answer in answers for b in answer.column(0).to_pylist()]
+            yield lanes, cast("Generator[tuple[PendingFrame, pa.RecordBatch]]", answers)
 
     def forges(self, epoch: int, kind: Kind, groups: Sequence[int]) -> None:
         """Send the first slot a frame of this kind in a new attempt."""

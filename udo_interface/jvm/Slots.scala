@@ -214,14 +214,8 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     }
   }
 
-  /** Wait until nothing is under way. */
-  def awaitAll(): Unit = {
-    var slot = 0
-    while (slot < lanes.size) {
-      settle(slot)
-      if (underWay(slot).isEmpty) slot += 1 else await(slot)
-    }
-  }
+  /** Wait until nothing is under way: what a slot refuses, since groups have moved, goes to another one, which may have answered all else. */
+  def awaitAll(): Unit = Iterator.continually(underWay.indexWhere(_.nonEmpty)).takeWhile(_ >= 0).foreach(await)
 
   // -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -333,10 +333,6 @@ class SplitExchange:
         self._settle_all()
         self._ends = Ends(self._groups, len(self._lanes), void=True, highest={})
         self._push_ends(self._ends)
-        slot = 0
-        while slot < len(self._lanes):
-            self._settle(slot)
-            if self._under_way[slot]:
-                self._wait(slot)
-            else:
-                slot += 1
+        # An END that a slot refuses, since groups have moved, goes to another one, which may have answered its own by then.
+        while (slot := next((at for at, parts in enumerate(self._under_way) if parts), None)) is not None:
+            self._wait(slot)
