@@ -75,7 +75,7 @@ class Job:
             return [b for _, answer in answers for b in answer.column(0).to_pylist()]
 
     def is_cut_short(self, epoch: int, batches: Iterable[Sequence[int]], between: Callable[[], None]) -> None:
-        """Run an attempt that a limit cuts short before it has sent its last events; `between` is called between the ENDs for the first two slots."""
+        """Run an attempt that a limit cuts short, and call `between` between the ENDs for its first two slots."""
         with self._attempt(epoch, batches, window=1) as (lanes, answers):
             sender, calls = lanes[1][0], iter([between])
             push_end = sender.push_end

@@ -36,8 +36,8 @@ def test_deltas_lie_over_the_newest_full_file_and_null_removes(tmp_path: Path) -
     write(s, 0, {5: {b"a": b"1", b"b": b"1"}, 6: {b"c": b"1"}}, full=True)
     write(s, 1, {5: {b"a": b"2"}, 6: {b"c": None}}, highest_us=7)  # type: ignore[dict-item]
     write(s, 2, {5: {b"b": b"3"}}, highest_us=5)
-    assert s.values(s.files(), [5, 6], 3) == ({5: {b"a": b"2", b"b": b"3"}, 6: {}}, 0)
-    assert s.values(s.files(), [5], 2) == ({5: {b"a": b"2", b"b": b"1"}}, 0)
+    assert s.values(s.files(), [5, 6], 3) == ({5: {b"a": b"2", b"b": b"3"}, 6: {}}, {5: 0, 6: 0})
+    assert s.values(s.files(), [5], 2) == ({5: {b"a": b"2", b"b": b"1"}}, {5: 0})
     assert (s.highest(s.files(), 3), s.highest(s.files(), 2), s.highest(s.files(), 1)) == ({"t": 5}, {"t": 7}, {})
 
 
@@ -129,10 +129,17 @@ def test_state_of_several_versions_is_refused_only_where_it_is_needed(tmp_path: 
     s = store(tmp_path)
     write(s, 0, {5: {b"a": b"1"}}, full=True)
     write(s, 1, {5: {b"a": b"2"}}, version=1)
-    with pytest.raises(StateLost, match="several state versions"):
+    with pytest.raises(StateLost, match="the state of key group 5 before epoch 2 lies in several state versions"):
         s.values(s.files(), [5], 2)
     write(s, 2, {5: {b"a": b"3"}}, version=1, full=True)
-    assert s.values(s.files(), [5], 3) == ({5: {b"a": b"3"}}, 1)
+    assert s.values(s.files(), [5], 3) == ({5: {b"a": b"3"}}, {5: 1})
+
+
+def test_groups_of_one_epoch_are_read_each_in_its_state_version(tmp_path: Path) -> None:
+    s, (one, other) = store(tmp_path), (groups_of(partition, 2)[0] for partition in range(2))
+    write(s, 0, {one: {b"a": b"1"}}, partition=0, partitions=2, full=True)
+    write(s, 0, {other: {b"b": b"2"}}, partition=1, partitions=2, full=True, version=1)
+    assert s.values(s.files(), [one, other], 1) == ({one: {b"a": b"1"}, other: {b"b": b"2"}}, {one: 0, other: 1})
 
 
 def test_nothing_is_removed_while_a_chain_has_a_gap() -> None:

@@ -305,6 +305,24 @@ def test_an_attempt_that_a_newer_one_has_overtaken_writes_nothing(query: Query) 
         assert [f.attempt for f in old.store.files(1)] == [old.stamp.attempt + 1]
 
 
+def test_an_update_between_two_partitions_of_an_epoch_leaves_state_that_one_partition_restores(
+    lossy: Platform, count: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    name, renamed = f"{count}-updated", COUNT.replace('"n"]', '"m"]').replace('get("n"', 'get("m"')
+    lossy.push(COUNT, name=name, **MANIFEST)
+    migrating = renamed + "    def migrate(self, old, from_version): return {'m': old['n']}\n"
+    lossy.push(migrating, name=name, version="2", state_version=1, migrates_from=[0], **MANIFEST)
+    lossy.deploy(name, slots=int(count.removeprefix("count-")))
+    query = Query(lossy, name, request.node.name, tmp_path)
+    query.epochs(0, 3)
+    query.attempt(4, 0)
+    assert lossy.update(name, "2") == "done"
+    query.attempt(4, 1)
+    lossy.lose_node()
+    query.restart(partitions=1)
+    query.epochs(5, 6)
+
+
 def test_without_its_store_a_restored_session_is_not_started_empty(query: Query) -> None:
     query.epochs(0, 1)
     query.platform.lose_node()

@@ -208,16 +208,21 @@ class SessionStore:
 
     def values(
         self, files: Sequence[File], groups: Iterable[int], epoch: int, since: int | None = None
-    ) -> tuple[dict[int, dict[bytes, bytes]], int | None]:
-        """State of these groups before `epoch`, packed, and its state version (None: no file was needed). Raises StateLost."""
+    ) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
+        """State of these groups before `epoch`, packed, and the state version of each group's. Raises StateLost.
+
+        An update may fall between the ENDs of two partitions of one epoch, whose groups are one partition's after a restart.
+        """
         kept = chains(files, groups, epoch, self.directory, since)
         holding: dict[File, set[int]] = {}
         for n, chain in kept.items():
             for file in chain:
                 holding.setdefault(file, set()).add(n)
-        versions = {f.state_version: f.name for f in holding}
-        if len(versions) > 1:
-            raise StateLost(f"{self.directory}: the state before epoch {epoch} lies in several state versions: {versions}")
+        for n, chain in kept.items():
+            if len(found := {f.state_version: f.name for f in chain}) > 1:
+                raise StateLost(
+                    f"{self.directory}: the state of key group {n} before epoch {epoch} lies in several state versions: {found}"
+                )
         values: dict[int, dict[bytes, bytes]] = {n: {} for n in kept}
         for file in sorted(holding, key=lambda f: f.epoch):
             batches = self._read(file, epoch)
@@ -227,7 +232,7 @@ class SessionStore:
                         values[n].pop(key, None)
                     else:
                         values[n][key] = value
-        return values, next(iter(versions), None)
+        return values, {n: chain[-1].state_version for n, chain in kept.items()}
 
     def highest(self, files: Sequence[File], epoch: int) -> EventTimes:
         """Highest event times before `epoch`: each file has those of all earlier epochs, and those of its partition in its own epoch."""

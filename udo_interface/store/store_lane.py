@@ -89,15 +89,16 @@ class StoreLane:
         lacking = [n for n, here in found.epochs.items() if not _serves(files, n, here, epoch)]
         # With start_empty, go on from the state there is, whichever its epoch.
         since = max(f.epoch for f in files) if stamp.start_empty and files else stamp.since
-        values, state_version = self.store.values(files, lacking, epoch, since)
+        values, versions = self.store.values(files, lacking, epoch, since)
         told = event_times.fields(self.store.highest(files, epoch))
-        told["state_version"] = found.state_version if state_version is None else state_version
         here = self.split.placed(values)
         for slot in self._slots() if found.behind else here:  # every slot has the event times of all
-            of_slot = {n: values[n] for n in here.get(slot, ())}
-            for complete, batch in _parts(of_slot, body_bytes(self.place.frame_bytes)):
-                if self.split.ask(slot, frame.RESTORE, batch, groups=complete, **told) is None:
-                    return False
+            of_slot = here.get(slot, [])
+            for version in sorted({versions[n] for n in of_slot}) or [found.state_version]:
+                of_version = {n: values[n] for n in of_slot if versions[n] == version}
+                for complete, batch in _parts(of_version, body_bytes(self.place.frame_bytes)):
+                    if self.split.ask(slot, frame.RESTORE, batch, groups=complete, state_version=version, **told) is None:
+                        return False
         return True
 
     def _slots(self) -> dict[int, list[int]]:
