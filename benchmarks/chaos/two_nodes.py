@@ -45,6 +45,8 @@ _CUT_FRAMES = 3
 # Errors that a query must never see, whatever happens to the nodes.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, StateElsewhere, TwoProducers)
 _STUCK_S = 180.0
+# The pause before the next attempt while a node is away, as Spark takes to schedule one.
+_AWAY_S = 0.1
 
 
 class _Killed(Exception):
@@ -90,28 +92,36 @@ class StoredQuery:
         self._partitions = self.rng.randrange(1, 5)
 
     def _partition(self, epoch: int, partition: int) -> Rows:
-        """Run a task: attempts on either node until one succeeds."""
+        """Run a task: attempts on either node until one succeeds. While a lost node is away, nothing else happens."""
+        away = False
         while True:
             if time.monotonic() - self._started > _STUCK_S:
                 raise Mismatch(f"stuck in epoch {epoch} for {_STUCK_S:g} s")
-            if self._chance(_LOSE) and self._nodes.lose(victim := self.rng.choice("ab")):
+            if not away and self._chance(_LOSE) and self._nodes.lose(victim := self.rng.choice("ab")):
                 self._did(LOST, victim)
             node = self._nodes.pick(self.rng)
             if self._last and node != self._last:
                 self.faults[MOVED] += 1
             self._last = node
-            self._maybe_move(node)
-            self._maybe_change()
+            if away:
+                time.sleep(_AWAY_S)
+            else:
+                self._maybe_move(node)
+                self._maybe_change()
             try:
-                self._maybe_cut(epoch, partition)
+                if not away:
+                    self._maybe_cut(epoch, partition)
                 rows = self._attempt_on(node, epoch, partition)
                 self._maybe_cut(epoch, partition)
+                away = False
             except _Killed:
+                away = False
                 continue
             except (UdoError, ReplyError, OSError) as e:
                 if isinstance(e, _ILLEGAL):
                     raise Mismatch(f"epoch {epoch}, partition {partition} on {node}: {type(e).__name__}: {e}") from e
                 self._log(f"e{epoch} p{partition} failed on {node}: {type(e).__name__}: {str(e)[:200]}")
+                away = True
                 continue
             if self._chance(_FAIL):
                 self._did(AGAIN, f"e{epoch} p{partition} on {node}")
