@@ -34,6 +34,7 @@ from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, add, put_image
 from tests.support.keyed_node import COUNT, KEYED
 from udo_protocol import supervised
+from udo_protocol.diff_report import DiffReport
 from udo_protocol.registry.wanted import NodeReport, WantedDeployment
 from udo_protocol.state import moving
 
@@ -189,7 +190,7 @@ class Compared:
     def run(self, *args: Any) -> Iterator[Any]:
         stop = args[4]
         while not stop.wait(0.01):
-            yield SimpleNamespace(report={"events": 5})
+            yield SimpleNamespace(report=DiffReport(events=5))
 
 
 def test_a_keyed_canary_goes_on_when_it_raises(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +244,10 @@ def test_what_one_slots_comparison_raises_ends_the_diff_with_it() -> None:
 
     def goes_on() -> Iterator[MirrorFindings]:
         while not stop.wait(0.01):
-            yield MirrorFindings({"events": 5}, [])
+            yield MirrorFindings(DiffReport(events=5), [])
 
     def raises() -> Iterator[MirrorFindings]:
-        yield MirrorFindings({"events": 1}, [])
+        yield MirrorFindings(DiffReport(events=1), [])
         raise Unexpected("a comparison")
 
     with pytest.raises(Unexpected):
