@@ -113,8 +113,11 @@ def ask(node: str, manifest: Manifest, batches: Sequence[pa.RecordBatch]) -> Tri
     for request, events in requests():
         with conversations(node, request, sent, expected) as (lanes, opened):
             items, window = ((b, None) for b in events), opened.place.window_frames
-            split = SplitExchange(lanes, opened.group_slots or (0,), window)
-            answers += [a for _, a in (split.run(items) if manifest.key else exchange(*lanes[0], items, window))]
+            if manifest.key:
+                found = SplitExchange(lanes, opened.group_slots or (0,), window).run(items)
+            else:
+                found = exchange(*lanes[0], items, window)
+            answers += [a for _, a in found]
     return Trial(pa.Table.from_batches(answers, expected), (time.perf_counter() - started) * 1000)
 
 
