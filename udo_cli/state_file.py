@@ -27,7 +27,7 @@ from udo_protocol.state.pieces import StoredGroup
 FORMAT, FORMAT_VERSION = "udo-state", 1
 _PIECE_BYTES = 1 << 20
 _LEVEL = 1  # of gzip: state is written once and read once
-# Bound of one key group, which is read into memory: all groups of a session may have limits.state_mb, 256 by default.
+# Bound of one key group, which is read into memory; all groups of a session together have at most limits.state_mb, 256 by default.
 _GROUP_BYTES = 1 << 30
 # Key of the state version within a state that is given as it is stored.
 STORED_VERSION = "\0state_version"
@@ -165,7 +165,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def check(path: Path) -> Summary:
-    """Read the file to its end; return its contents in short."""
+    """Read the file to its end; return a summary of its contents."""
     header: dict[str, Any] | None = None
     trailer: dict[str, Any] = {}
     count = 0

@@ -1,4 +1,4 @@
-"""`udo certs`: certificates for development, by an authority of one's own."""
+"""`udo certs`: certificates for development, signed by an authority of your own."""
 
 from __future__ import annotations
 

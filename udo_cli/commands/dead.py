@@ -198,7 +198,7 @@ def _letters(address: str | None, deployment: str, ids: tuple[str, ...] = (), **
 
 
 def _chosen(address: str | None, deployment: str, ids: tuple[str, ...], **what: bool) -> list[tuple[NodeClient, pb.DeadLetter]]:
-    """The dead letters with these id prefixes, each of which must name exactly one; all without ids; oldest first."""
+    """The dead letters with these id prefixes, each of which must name exactly one; without ids all of them; oldest first."""
     from udo_protocol.errors import NotFound, UsageError
 
     found = _letters(address, deployment, ids, **what)

@@ -30,7 +30,7 @@ udo deploy visits --slots 6 --over-nodes --replicas 1    each with a copy of its
 
 @dataclass(frozen=True)
 class DeploymentOptions(given.ConfigOptions):
-    """All that a deployment is made with, but for the controllers of its slots."""
+    """Everything that a deployment is made with, except the controllers of its slots."""
 
     on_error: str = option(
         type=click.Choice(POLICIES),

@@ -21,7 +21,7 @@ udo prepare visits 4 --strategy checkpoint    checkpoints only; the slots start 
 
 @dataclass(frozen=True)
 class PreparationOptions:
-    """How the slots to come keep up with the state."""
+    """How the future slots keep up with the state."""
 
     strategy: str = option(
         type=click.Choice(["active-backup", "checkpoint"]),

@@ -35,7 +35,7 @@ CASES: list[Case] = []
 
 
 def case(part: str, title: str) -> Callable[[Callable[[Open], None]], Callable[[Open], None]]:
-    """Decorator: enter the function as a case."""
+    """Decorator: register the function as a case."""
 
     def enter(run: Callable[[Open], None]) -> Callable[[Open], None]:
         CASES.append(Case(part, title, run))

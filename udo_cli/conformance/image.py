@@ -121,7 +121,7 @@ def _in_sandbox(image: OperatorImage, work: Path) -> Starting:
 
 
 def _in_docker(reference: str) -> Starting:
-    """Start the image by its own ENTRYPOINT and CMD, in a container such as the Docker driver's."""
+    """Start the image by its own ENTRYPOINT and CMD, in a container like those of the Docker driver."""
     with archive.of_daemon(reference) as image:
         config = image.attrs["Config"]
         if MANIFEST_LABEL in (config.get("Labels") or {}):

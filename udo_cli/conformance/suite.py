@@ -21,7 +21,7 @@ from udo_cli.conformance.schemas import EVENTS, KEYED_BOTH, KEYED_IN, N
 from udo_protocol.errors import UdoError
 from udo_protocol.proto import operator_pb2 as pb
 
-# Importing the modules enters their cases, in this order.
+# Importing the modules registers their cases, in this order.
 for _part in ("handshake", "types", "memory", "events", "keyed_cases", "bounds"):
     import_module(f"udo_cli.conformance.{_part}")
 # Frames of each kind before the measurement, after which a JVM has compiled its code, and frames measured.

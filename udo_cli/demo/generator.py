@@ -18,7 +18,7 @@ DAYS = 120
 DAY_S = 86_400
 START_S = 1_522_540_800  # 2018-04-01, the handbook's first day
 RADIUS = 8.0
-# Mean number of payments of a card and day that survive (drawn 0..4, some nights fall outside of the day).
+# Mean number of payments of a card and day that are kept (0 to 4 are drawn; those whose time is outside of the day are dropped).
 _PAYMENTS_PER_CARD_DAY = 1.94
 # Bounds the memory for distances between cards and terminals.
 _CARDS_AT_ONCE = 500

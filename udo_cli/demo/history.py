@@ -1,4 +1,4 @@
-"""The history known before a payment, computed in Spark: the card's habit and the frauds lately reported at the terminal.
+"""The history known before a payment, computed in Spark: the card's habit and the frauds recently reported at the terminal.
 
 Two small tables from the archive, as a nightly job would write them, joined to the payments by day, once, before the stream begins.
 No row sees its own future: a payment counts from REPORT_DAYS days after it, when it is known whether it was a fraud.

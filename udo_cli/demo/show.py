@@ -14,7 +14,7 @@ _LINE_EVERY_S = 5.0
 _DRAW_EVERY_S = 0.25
 
 
-# Called with the state of the stream as often as there is one; shows it or skips it.
+# Called with each new state of the stream; shows it or skips it.
 Screen = Callable[[LiveFigures], None]
 
 

@@ -43,7 +43,7 @@ class ControllerOptions:
     )
 
     def wish(self) -> dict[str, Any]:
-        """As a registry takes it; {} if nothing is given. UsageError."""
+        """The options as a registry takes them; {} if none is given. UsageError for a malformed --setting."""
         given = {name: getattr(self, name) for name in ("mode", "policy", "least", "most", "idle_after_s")}
         given["settings"] = parsed(self.settings) | ({"rules": self.rules.read_text("utf-8")} if self.rules else {}) or None
         return {name: value for name, value in given.items() if value is not None}

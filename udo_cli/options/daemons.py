@@ -46,7 +46,7 @@ def public_keys(*flags: str, **settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node runs operators: arguments of its node manager, named as there."""
+    """How a node runs operators: arguments of its node manager, under the same names."""
 
     driver: str = driver()
     sandbox: str = option(
@@ -87,7 +87,7 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """The arguments of a registry, named as there; those of absent options are its defaults."""
+    """The arguments of a registry, under the same names; for an absent option the registry has a default."""
 
     data: Path | None = option(
         type=click.Path(path_type=Path, file_okay=False), help="Blobs, database, token, address; UDO_HOME/registry by default."
@@ -146,7 +146,7 @@ class UpOptions(NodeOptions, _Addresses):
 
 
 def arguments(options: Any, kind: type[Any] | None = None) -> list[str]:
-    """A daemon's arguments for the fields of `options`, which are named as these; with `kind` for the fields of that base of it."""
+    """A daemon's arguments for the fields of `options`, which have the same names; with `kind`, only for the fields of that base class."""
     found = []
     for f in fields(kind or options):
         flag, given = f"--{f.name.replace('_', '-')}", getattr(options, f.name)

@@ -50,7 +50,7 @@ class ConfigOptions:
         return bool(self.env or self.secrets or self.files)
 
     def read(self) -> OperatorConfig:
-        """The configuration that they give. UsageError and NotFound as below."""
+        """The configuration that these options give. UsageError and NotFound as in the functions below."""
         variables, contents = environment(self.env), file_contents(self.files)
         return OperatorConfig(variables, secret_values(self.secrets), contents)
 

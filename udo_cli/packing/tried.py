@@ -79,7 +79,7 @@ def answer(packed: Packed, batches: Sequence[pa.RecordBatch], config: OperatorCo
 
 
 def _data(config: OperatorConfig) -> dict[str, Any]:
-    """The form in which a node manager takes it."""
+    """The configuration in the form that a node manager takes."""
     files = {inside: base64.b64encode(content).decode() for inside, content in config.files.items()}
     return {"env": dict(config.env), "secrets": dict(config.secrets), "files": files}
 

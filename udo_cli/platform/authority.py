@@ -91,7 +91,7 @@ class Authority:
         return files
 
     def sign_host(self, names: Sequence[str]) -> Tls:
-        """Sign for a host of these names and addresses; the folder is named by the first one."""
+        """Sign for a host of these names and addresses; the folder is named after the first one."""
         return self.sign(names[0], [*names, *(n for n in _NEAR if n not in names)])
 
 

@@ -1,4 +1,4 @@
-"""A deployment's sessions as commands on one of them see them: over nodes, the parts that its nodes have are one session."""
+"""A deployment's sessions, for commands on one of them: over nodes, the parts that the nodes have count as one session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlacedSession:
 
 
 def there(deployment: str, address: str | None) -> tuple[list[PlacedSession], list[str]]:
-    """The sessions on this node, or the one at `address`, by name; over nodes on all, and a line for each that could not be asked."""
+    """The sessions on this node, or on the one at `address`; over nodes those on all, with a line for each node that could not be asked."""
     placed = False
     if not address:
         with contextlib.suppress(NotFound, Unavailable), remote.registry() as api:  # else it is this node's alone
@@ -36,7 +36,7 @@ def there(deployment: str, address: str | None) -> tuple[list[PlacedSession], li
 
 
 def find(deployment: str, text: str, address: str | None) -> tuple[PlacedSession, list[str]]:
-    """The session with that name, or the only one with that prefix, as `there`."""
+    """The session with that name, or the only one with that prefix, and the lines of `there`."""
     found, silent = there(deployment, address)
     known = {s.name: s for s in found}
     return known[only(deployment, text, list(known))], silent

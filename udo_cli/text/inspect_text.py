@@ -52,7 +52,7 @@ def _replicas(placement: Json | None) -> Iterable[Sequence[Any]]:
 
 
 def _elasticity(wish: Json) -> str:
-    """The party that decides about the number of slots, in words."""
+    """Who decides about the number of slots, in words."""
     if wish["mode"] == "off":
         return "by nobody but udo scale"
     how = f"by policy {wish['policy']}, {wish['least']} to {wish['most'] or 'one for each core'}"

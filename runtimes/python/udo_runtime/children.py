@@ -1,4 +1,4 @@
-"""Keeps processes that user code starts from inheriting the runtime's way to handle signals and to end.
+"""Keeps processes that user code starts from handling signals, and from ending, as the runtime does.
 
 A started program handles signals as usual: exec resets handlers, while an ignored signal would stay ignored. A forked process gets
 the usual handlers from this module, and ends when it would return from user code into the runtime, which must run only once.
@@ -36,7 +36,7 @@ def _nothing(*_: Any) -> None:
 
 
 class _Fork(threading.local):
-    """The signal mask of a thread that forks this process; None: of one that does not, or in another process, e.g. a child's child."""
+    """The signal mask of a thread before it forked this process; None if it is not forking, or in another process, e.g. a child's child."""
 
     mask: set[Any] | None = None
 

@@ -33,7 +33,7 @@ class Counters:
         self.busy_s = 0.0
         self.process = ProcessLife()
         self._recent: deque[float] = deque(maxlen=_SAMPLES)
-        self._within = [0] * (len(FRAME_TIMES_MS) + 1)  # frames in each bucket: at most this bound, and more than the one before
+        self._within = [0] * (len(FRAME_TIMES_MS) + 1)  # frames by time: up to each bound, and above the one before
         self._groups: list[int] = []  # events of each key group
 
     def record(self, rows_in: int, rows_out: int, seconds: float) -> None:

@@ -2,8 +2,8 @@
 its frame's time.
 
 A process that ends is started again, with growing pauses, and its frame is sent once more; a frame that ends two processes is to blame
-and fails. A process that hangs or breaks the protocol is killed, and its frame fails. Each start has the time to open, and takes nothing
-of the time to answer.
+and fails. A process that hangs or breaks the protocol is killed, and its frame fails. Each start is bounded by the time to open, which does
+not count as time to answer.
 """
 
 from __future__ import annotations

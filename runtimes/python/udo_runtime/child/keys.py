@@ -39,7 +39,7 @@ class StoredKeys:
 
     @classmethod
     def of(cls, groups: Mapping[int, Group], values: list[Any], numbers: list[int]) -> StoredKeys:
-        """These keys with their groups, which were touched before and hold none of the keys decoded. `groups`: those of the session."""
+        """These keys with their stored states; their groups were touched before, and no key is open. `groups`: those of the session."""
         get = {n: groups[n].values.get for n in set(numbers)}
         return cls(values, numbers, [get[n](value) for value, n in zip(values, numbers, strict=True)])
 
@@ -69,7 +69,7 @@ class StoredKeys:
             ctx._set_timer(numbers[row], pack(values[row]), at_us)
 
     def expire(self, ctx: KeyedContext, at_us: int) -> None:
-        """Drop the states that expire at `at_us`; the others have got another time since."""
+        """Drop the states that expire at `at_us`; the others have been given another time since."""
         for value, number, stored in zip(self.values, self.numbers, self.stored, strict=True):
             if apart(stored)[1] == at_us:
                 ctx._groups[number].replace({value: None})

@@ -30,7 +30,7 @@ SOCKET = "UDO_OPERATOR_SOCKET"
 DIRECTORY = "UDO_DIRECTORY"
 # sun_path holds 108 bytes including the terminating zero.
 _SOCKET_PATH_BYTES = 107
-# A process that has ended writes no more; a process that it left behind may hold its pipe open forever.
+# Wait for the last output: a process that has ended writes no more, but one that it left behind may hold the pipe open forever.
 _LAST_WORDS_S = 1.0
 # Bytes of its output read at once: as much as a pipe holds.
 _CHUNK_BYTES = 1 << 16

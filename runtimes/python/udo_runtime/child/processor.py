@@ -1,4 +1,4 @@
-"""A Processor for an operator in a process of its own. Stateless frames; keyed.py has the others."""
+"""A Processor for an operator in a process of its own: stateless frames; keyed_frames.py has the keyed ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ChildProcessor(Processor):
         """The operator as one that takes single events; ProcessingError if it is not keyed."""
         if not self._is_keyed:
             return super().per_event
-        from udo_runtime.child.keyed_frames import ChildOperator  # needs MessagePack, like keyed.py in execution
+        from udo_runtime.child.keyed_frames import ChildOperator  # needs MessagePack, like keyed_processor.py
 
         return ChildOperator(self._child, self._output, self._types)
 

@@ -127,8 +127,8 @@ class KeyedComparer:
         return decode(b"".join(map(bytes, pieces)))
 
     def _reach(self, seq: int) -> bool:
-        """Bring the state to that before frame `seq`; False, until the next checkpoint, if it includes that frame, or earlier frames
-        are gone."""
+        """Bring the state to what it was before frame `seq`. False if it includes that frame already, or if earlier frames are gone: so it
+        stays until the next checkpoint."""
         self._checkpoints += self._state.read()
         if self._state.gone:
             raise Fenced(self._state.gone)

@@ -86,7 +86,7 @@ class KeyedOwner:
         return Adopted(self.durable.adopted(name, effect.loaded, self._ahead.pop(effect.version, None)), self.ledger.adopted(name))
 
     def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
-        """The data from which an engine starts whose sessions are those of the newest checkpoint."""
+        """What an engine starts from, given the sessions of the newest checkpoint."""
         return Start(sessions, failed_lanes(self._link.conn, self._link.keys), self.durable.cuts(), self.ledger.sizes(), unseen)
 
     def take(self, read: Read) -> int:

@@ -68,7 +68,7 @@ class Standby:
         return cursor
 
     def _trial(self, on: bool) -> None:
-        """Switch trial on or off: frames on trial are not counted, and their answers are not made."""
+        """Switch the trial on or off: frames on trial are not counted, and no answers are made for them."""
         self._perform.counting = self._engine.counting = not on
         # In a rollback this version is compared with the one that answered, also in what it fails on.
         self._engine.processor.on_trial = on and not self._state.rewinds

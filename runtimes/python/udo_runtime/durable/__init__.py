@@ -1,1 +1,1 @@
-"""What the state server has of the sessions: read, written, followed. The state itself, without servers, is in udo_runtime.state."""
+"""Sessions on the state server: reads, writes and follows them. The state itself, without servers, is in udo_runtime.state."""

@@ -76,8 +76,8 @@ class Durable:
         return AheadOfMove(connect, self._keys, version, source, groups, self._versions)
 
     def adopted(self, name: str, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
-        """The sessions to be adopted under that name: those `loaded`, in use, with failed attempts, which must be known, or with a store:
-        groups of theirs without a label are lost, which this slot's record of the session need not say."""
+        """The sessions to be adopted under that name: those `loaded`, those in use, those with failed attempts, which must be known, and
+        those with a store: their groups without a label are lost, and this slot's own record may not show that."""
         found: dict[str, AdoptedSession] = {}
         for session, record in session_record.read(self._state, self._keys, name).items():
             used = ahead is not None and time.time() - record.at < _IN_USE_S

@@ -28,7 +28,7 @@ from udo_runtime.state.versions import Versions
 
 # Entries that have been read are kept for at most this long: reporting the position is a write on the state server.
 _ADVANCE_S = 0.25
-# A standby reports early if its remaining frames will take less time than this: about that from the report to the promotion.
+# A standby reports early if its remaining frames will take less time than this, about what passes from the report to the promotion.
 _NEARLY_S = 0.05
 
 
@@ -81,13 +81,13 @@ class StandbyState:
         self._run_id, self._versions, self._only = run_id, versions, groups
         self.require_types(True)
         self._position = 0  # position in the changelog
-        self.gone = ""  # why entries are missing, or continue another state
+        self.gone = ""  # why the changelog no longer continues this state; empty as long as it does
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, SessionRecord] = {}
         self._metas: dict[str, dict[int, bytes]] = {}
 
     def require_types(self, on: bool) -> None:
-        """Whether to check the types of states when they are read (ProcessingError): done as long as the other version can continue."""
+        """Switch checks of the types of states on or off (ProcessingError when read): on as long as the other version can continue."""
         if self._versions is not None:
             self._versions.requires_types = on
 

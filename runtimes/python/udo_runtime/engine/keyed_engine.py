@@ -69,8 +69,7 @@ class Engine:
     """One slot's keyed state, within the limits of its letters. `frame` processes one frame; `serve` and `flush` also answer, as the
     owner.
 
-    `groups`: the key groups that are tried, None for all; the events of others are left out (a mirror of some groups). `token`: the
-    owner's.
+    `groups`: process only the events of these key groups (a mirror of some groups); None: of all. `token`: the owner's.
     """
 
     def __init__(

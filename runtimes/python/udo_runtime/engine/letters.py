@@ -100,7 +100,7 @@ class KeyedLetters:
                 self._remove(known, name)
 
     def due(self, session: Session, label: Label, groups: Collection[int]) -> Steps[tuple[dict[KeyedName, Letter], list[KeyedName]]]:
-        """The letters that this END is to process again, and those that an earlier epoch has, which may be removed.
+        """The letters that this END is to process again, and those that an earlier epoch has processed, which may be removed.
 
         These are the letters marked to be sent again or, if an attempt at this epoch has ENDed, exactly those that it processed; a mirror
         processes the same as the version with which it is compared. Marks of epochs that have not ENDed in this state date from before it

@@ -27,7 +27,7 @@ from udo_runtime.state.snapshot import Snapshot, Timed
 
 # (keys, events, states, context) -> the answer, in the output schema; ProcessingError.
 Call: TypeAlias = Callable[[FrameKeys, pa.RecordBatch, FrameStates, KeyedContext], pa.RecordBatch]
-# The group number of a context without a key, as it is within a frame.
+# The group number of a context that has no key, such as that of a whole frame.
 NO_GROUP = -1
 
 

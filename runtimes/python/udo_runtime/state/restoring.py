@@ -69,9 +69,9 @@ def _usable(session: Session, group: Group | None, epoch: int) -> int:
 
 
 def _lacking(session: Session, header: Header, epoch: int, reply: Header) -> None:
-    """Of several slots each one knows the events of the previous epoch whose partitions had groups in it, and the END of the others. So all
-    are known if no slot lacks a group of its own, and one run has ENDed them all: a time group that a partition of a newer run has taken
-    over belonged to other events before."""
+    """Name in `reply` the groups that lack state, and say whether event times may be lacking too (`behind`). Each slot knows those of the
+    previous epoch: from the events of partitions with groups in it, and from the END of the others. So none are lacking if no slot lacks
+    a group of its own, and one run has ENDed them all: a partition of a newer run takes over a time group that was for other events."""
     groups = session.groups
     runs = _runs_before(session, epoch, header.groups if header.full else range(session.key_groups or KEY_GROUPS))
     reply.behind = runs is None or len(runs) > 1 or not _follows(session, epoch)

@@ -89,7 +89,7 @@ class Session:
         self.failed |= {tuple(f) for f in record.failed}
         self.key_groups = self.key_groups or record.key_groups
         if self.restoring is None and record.restoring is not None:
-            self.restoring = {}  # what has come in part of these groups is restored from the beginning
+            self.restoring = {}  # groups that have arrived in part are restored from the beginning
         self.epoch, self._watermark, self.changed = self._epoch(), (-1, None), True
         self.former |= any(group.former for group in groups.values())
         self.states.clear()
