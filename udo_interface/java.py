@@ -80,7 +80,7 @@ def java_home(env: Mapping[str, str] | None = None, cache: Path | None = None) -
 
 
 def shim(runtime: Path, cache: Path) -> Path:
-    """A directory whose `bin/java` runs the Java of `runtime` without the argument that Java does not know; made once, kept."""
+    """A directory whose `bin/java` runs the Java of `runtime` without the argument that it does not know. Made once and kept."""
     home = cache / f"java-{hashlib.blake2b(str(runtime).encode(), digest_size=4).hexdigest()}"
     script = home / "bin" / "java"
     text = (

@@ -27,7 +27,7 @@ from udo_protocol.formats.rows import as_events
 from udo_protocol.queue.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]
-# A full log is noticed after this long.
+# If no answer has come by then, the outcome of the push is read: only that tells of a full log.
 _SETTLE_MS = 20
 # An idle client renews its lane at least this often.
 _LOOK_IN_S = 200.0

@@ -29,7 +29,7 @@ from udo_protocol.queue.route import Route
 
 # A full log empties at the operator's pace: retry after 0.5, 1, 1.5 ... 20 ms.
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
-# A slot takes frames by a newer route within some ten ms: look after 0.2, 0.4 ... 1 ms, and after MOVED_LOOKS looks push the frame.
+# A slot takes frames by a newer route within about 10 ms: look after 0.2, 0.4 ... 1 ms, and push again after MOVED_LOOKS looks.
 MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
 # Lanes that share a slot each keep at most their part of the deployment's window under way, but enough frames to hide the round
 # trip. Their number is looked up this often: too often for a person to notice a lag, too rarely to cost anything beside the frames.

@@ -80,7 +80,7 @@ class ProgressDeadline:
         self.progress()
 
     def progress(self) -> None:
-        """Start the time anew, since something came."""
+        """Restart the deadline, since there was progress."""
         self._since = self._looked = self.clock.monotonic()
         self._emitted = -1
 

@@ -2,7 +2,7 @@
 
 In a classic session the plan itself says so, in mark rows at the beginning of each partition (jvm/UdoKeyed.scala). Elsewhere Spark tells
 a task its query and epoch, and the key groups of the rows tell the partition: the task's own number differs if an operation downstream of
-the call coalesces, sorts or unites partitions. Elsewhere a partition without rows stays unknown, and nothing happens in it.
+the call coalesces, sorts or unites partitions. There a partition without rows stays unknown, and nothing happens in it.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _column(have: T.StructField, want: pa.DataType) -> Any:
 
 
 def calls(session: SparkSession) -> Any:
-    """The entry point in the session's JVM, given the jar once; executors fetch the jar with their next task. Unavailable without a jar."""
+    """The entry point in the session's JVM. Adds the jar once; executors fetch it with their next task. Unavailable without a jar."""
     with _lock:
         if (app := session.sparkContext.applicationId) not in _attached:
             _attached.clear()

@@ -154,7 +154,7 @@ def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
 
 
 def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str]:
-    """A function of a column's name, whose results tell columns apart as a session with these settings does."""
+    """A function whose result is the same for two column names if a session with these settings takes them for one column."""
     return str if conf("spark.sql.caseSensitive", "false") == "true" else str.casefold
 
 

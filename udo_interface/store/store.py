@@ -209,9 +209,9 @@ class SessionStore:
     def values(
         self, files: Sequence[File], groups: Iterable[int], epoch: int, since: int | None = None
     ) -> tuple[dict[int, dict[bytes, bytes]], dict[int, int]]:
-        """State of these groups before `epoch`, packed, and the state version of each group's. Raises StateLost.
+        """The packed state of these groups before `epoch`, and the state version of each group. Raises StateLost.
 
-        An update may fall between the ENDs of two partitions of one epoch, whose groups are one partition's after a restart.
+        The versions differ if an update fell between the ENDs of two partitions of an epoch, and a restart has put their groups together.
         """
         kept = chains(files, groups, epoch, self.directory, since)
         holding: dict[File, set[int]] = {}

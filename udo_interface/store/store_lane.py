@@ -22,7 +22,7 @@ from udo_protocol.queue.event_times import EventTimes
 from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
 
 # The slots of a deployment are updated one right after the other: ask again after 5, 10 ... 500 ms. A slot that stays behind for longer
-# than a standby may take to load is told.
+# than a standby may take to load is reported.
 AGAIN_INCREMENT_US, AGAIN_CEILING_US = 5_000, 500_000
 ONE_VERSION_S = 60.0
 Answers = Iterator[tuple[PendingFrame, pa.RecordBatch]]
@@ -30,7 +30,7 @@ Answers = Iterator[tuple[PendingFrame, pa.RecordBatch]]
 
 @dataclass
 class Lacking:
-    """`epochs`: of the groups without the state that the epoch needs, the epoch of the state there is (-1: none). `behind`: event times
+    """`epochs`: for each group without the state that the epoch needs, the epoch of the state it has (-1: none). `behind`: event times
     may be lacking. `state_version`: the operator's."""
 
     epochs: dict[int, int] = field(default_factory=dict)
@@ -149,8 +149,8 @@ class StoreLane:
             self.store.prune(epoch)
 
     def _taken(self, full: bool) -> Taken:
-        """The epoch's changes in this attempt's groups, or with `full` all their state; in one state version, so once more if the operator
-        was updated, or key groups have moved, between two answers."""
+        """The epoch's changes in this attempt's groups, or with `full` all their state, in one state version: asks again if the operator
+        was updated, or key groups moved, between two answers."""
         backoff = LinearBackoff(AGAIN_INCREMENT_US, AGAIN_CEILING_US)
         deadline = time.monotonic() + ONE_VERSION_S
         while (taken := self._taken_at_once(full)) is None:
@@ -182,7 +182,7 @@ class StoreLane:
 
 
 def _serves(files: list[File], group: int, here: int, epoch: int) -> bool:
-    """Whether the instance's own state of the group, of epoch `here`, is as new as the store's, as a limit cut all later epochs short."""
+    """Whether the instance's own state of the group, of epoch `here`, is as new as the store's: a limit cut all later epochs short."""
     newest = max((f.epoch for f in files if group in f.groups and not f.void), default=-1)
     return here >= 0 and newest < epoch - 1 and here >= newest
 

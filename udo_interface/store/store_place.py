@@ -123,6 +123,6 @@ def first_line(e: Exception) -> str:
 
 
 def hint(location: str) -> str:
-    """The requirements of such a location, in the form of an addition to a sentence."""
+    """The requirements of such a location, as text to add to a sentence; '' if there are none."""
     told = _HINTS.get(location.partition("://")[0])
     return f"; {told}" if told else ""
