@@ -1,4 +1,4 @@
-"""The configuration of a deployment on this node, and the release that it serves; read once, and as it came on disk."""
+"""The configuration of a deployment on this node, and the release that it serves. It is parsed once, and stored as it came."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class InstanceConfig:
         return SlotLimits.of(self.limits)
 
     def answer_timeout_s(self, manifest: Manifest) -> float:
-        """The time for one frame of this operator."""
+        """Seconds within which this operator has to answer a frame."""
         ms = self.limits.get("answer_timeout_ms")
         return ms / 1000 if ms else manifest.limits.answer_timeout_s
 
     def bad_events(self) -> str:
-        """The policy for events that the operator fails on, as people read it."""
+        """The policy for events that the operator fails on, as text for people."""
         retries = self.slot_limits.retries
         return self.policy + (f", {retries} retries" if retries else "")
 
@@ -80,8 +80,8 @@ class InstanceConfig:
 @dataclass(frozen=True)
 class DeploymentConfig:
     """A deployment's configuration: `document` is config_json or the `config` of a WantedDeployment (udo_protocol.registry.wanted), with
-    env, secrets, files, limits and policy, elasticity and application, each optional. Holds secrets. What is read of it is read when it is
-    asked for: one part that a later release has written does not keep the others from being used. UsageError for a bad entry."""
+    env, secrets, files, limits and policy, elasticity and application, each optional. Holds secrets. Each part is parsed when it is asked
+    for: one that a later release has written does not keep the others from being used. UsageError for a bad entry."""
 
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -101,12 +101,12 @@ class DeploymentConfig:
         return Membership.parse(self.document.get("application"))
 
     def require_valid(self) -> None:
-        """Read what this node acts on."""
+        """Parse the parts that this node acts on. UsageError for a bad entry."""
         _ = self.instance, self.elasticity
 
     @property
     def in_application(self) -> bool:
-        """Whether it belongs to an application, be that off."""
+        """Whether it belongs to an application, even to one that is off."""
         return bool(self.document.get("application"))
 
     def changed(self, parts: Mapping[str, Any] | None) -> DeploymentConfig:

@@ -18,7 +18,7 @@ def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Its content; None if it is absent or no JSON, and so cannot be relied on."""
+    """The content of `path`; None if it is absent, unreadable or not JSON."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ from udo_protocol.registry.wanted import MovedSession
 # What this node has of a session: all of its state; only what its store needs; old state from before its release; what an import into
 # several slots has brought so far.
 HOME, STORED, FORMER, IMPORTING = "home", "stored", "former", "importing"
-# Numbers of imports, which stand in their marks in place of a version of the session's map.
+# Import numbers are below this. An import's mark has its number in place of a version of the session's map.
 _NUMBERS = 1 << 62
 
 
@@ -35,7 +35,7 @@ class GroupMaps(Protocol):
     def release(
         self, deployment: str, session: str, *, node: str = "", incarnation: str = "", version: int | None = None, force: bool = False
     ) -> Any:
-        """Let the session have no home any more."""
+        """End the session's home, so that any node may claim it."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Homes:
             return _noted(keys, asked.session, self._claim(state, asked), HOME)
 
     def importing(self, keys: SlotKeys, asked: SessionRequest, number: int, *, registered: bool) -> list[Arg]:
-        """Return the command by which the session is served no more until that of `taken`. Errors as in `taken`, which does more."""
+        """Return the command that stops serving the session until that of `taken`. `registered`: call `taken` first, with its errors."""
         if registered:
             self.taken(keys, asked)
         return _noted(keys, asked.session, number, IMPORTING)
@@ -174,7 +174,7 @@ def require_import(state: Connection, keys: SlotKeys, asked: SessionRequest, num
 
 
 def import_number() -> int:
-    """A number for an import, other than all others."""
+    """A random number for an import, different from all others."""
     return secrets.randbelow(_NUMBERS)
 
 
@@ -188,7 +188,7 @@ def _noted(keys: SlotKeys, session: str, version: int, kind: str) -> list[Arg]:
 
 
 def _mark(state: Connection, keys: SlotKeys, session: str) -> tuple[int | None, str]:
-    """What this node remembers of the session: the version of its map, and HOME, STORED or FORMER; (None, '') if nothing."""
+    """What this node remembers of the session: (version of its map, kind), or (number, IMPORTING); (None, '') if nothing."""
     found = state.call("HGET", keys.homes, session)
     if found is None:
         return None, ""

@@ -156,7 +156,7 @@ class Manager:
     def deploy(self, wanted: WantedDeployment, wait_s: float, source: str = "local") -> str:
         """Make the operator callable and wait for it; the same call again changes nothing. Return the instance's name.
 
-        The number of slots is what a new keyed deployment begins with; any other deployment is scaled.
+        A new keyed deployment begins with the wanted number of slots; any other is scaled afterwards.
         """
         name, config = wanted.name, DeploymentConfig(wanted.config)
         image = self.images.get(wanted.operator, wanted.version, wanted.digest)
@@ -235,7 +235,7 @@ class Manager:
     def remove_former(self, name: str, operator: str, made: int | None) -> None:
         """Undeploy a deployment of that name which is not the wanted one, but a former one whose end this node was not told of.
 
-        `made`: the wanted one's number (None: a registry that gives no numbers). A deployment without a number is the wanted one.
+        `made`: the wanted one's number (None: a registry that gives no numbers). A deployment without a number counts as the wanted one.
         """
         with self.deployments.lock:
             deployment = self.deployments.get(name)

@@ -45,7 +45,7 @@ class NodeSettings:
     sandbox: str = _argument("auto", "of the process driver (default: auto, where the host allows one)", choices=["auto", "none"])
     warm: int = _argument(1, "warm instances kept ready, and engines if one was needed (default: 1)", type=int)
     metrics_port: int = _argument(0, "port of the Prometheus endpoint (default: any)", type=int)
-    # State writes behind unreadable bytes of the state server's file are given up (node_manager.servers.append_only).
+    # Writes behind unreadable bytes in the state server's file are given up (node_manager.servers.append_only).
     cut_state: bool = _argument(False, "discard state written after unreadable bytes; a copy is kept", action="store_true")
     # The metrics show names and loads of deployments to everybody who can reach them, so by default they are for this host only.
     metrics_host: str = _argument("127.0.0.1", "where that listens; with --tls also 0.0.0.0, all of the host (default: %(default)s)")
@@ -56,11 +56,11 @@ class NodeSettings:
     pinned_idle_s: float = _argument(
         600.0, "a pinned version that is not called is retired after this time (default: %(default)g)", type=float
     )
-    # In use is also a session of which a lane is open. As a rule longer than the pause between two micro-batches.
+    # A session with an open lane is in use, too. As a rule this is longer than the pause between two micro-batches.
     session_idle_s: float = _argument(
         30.0, "a keyed session counts as in use for this time after its last event (default: %(default)g)", type=float
     )
-    # With that state the input since is kept, so that a version that cannot read the new state can come back.
+    # The input since then is kept with that state, so that a version that cannot read the new state can come back.
     rollback_window_s: float = _argument(
         600.0, "how long the state from before a change of its format is kept for a rollback (default: %(default)g)", type=float
     )

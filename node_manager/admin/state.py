@@ -34,7 +34,7 @@ from udo_protocol.state.session_record import SessionRecord
 
 # Run numbers of a dropped session are kept this long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
-# Includes the loading of the operator by a fresh instance, which has its own, shorter time-out.
+# Includes the loading of the operator by a fresh instance, which may take 60 s by default (limits.open_timeout_s).
 _CHANGE_TIMEOUT_S = 90.0
 Writes = list[list[Arg]]
 
@@ -69,7 +69,7 @@ class States:
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._marking = Lock()  # held while it is decided on the mark of an import, and the mark is written
+        self._marking = Lock()  # held while the mark of an import is decided on and written
 
     def sessions(self, name: str = "") -> list[Info]:
         """List the sessions of one deployment, or of all; those of a slot by name."""
@@ -185,7 +185,7 @@ class States:
             self._change(first, session, put, claim)
 
     def begin_import(self, name: str, session: str, number: int, size: int, *, replace: bool) -> int:
-        """Let the slots of this node serve the session no more until `end_import`; return its newest run that is known here.
+        """Stop serving the session in the slots of this node until `end_import`; return its newest run that is known here.
 
         `number`: the import's. `size`: bytes of the whole state. Errors as in `put`. What is there of the session stays until `put_part`.
         """

@@ -1,9 +1,9 @@
 """Moves of key groups between the nodes of a deployment over nodes, executed by the node that has the groups.
 
 The move's intent is on that node's state server. The registry gives the move its version of the map and puts that version in force; the
-other node brings the groups that were handed over into its slot and adopts them (taking.py). Each step shows on a server, at the registry
-or at the other node whether it was done: whichever was away, all of it is asked again, from the first step that may be missing. The rules,
-and what goes wrong without each: tests/model/between.
+other node brings the groups that were handed over into its slot and adopts them (taking.py). A server, the registry or the other node tells
+of each step whether it was done: after an interruption all are asked again, and the move goes on from the first step that may be missing.
+The rules, and what goes wrong without each: tests/model/between.
 
 Until the new map is in force producers use the old one; behind its cut the source refuses their frames, and tells them the new map.
 """

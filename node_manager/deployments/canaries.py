@@ -34,7 +34,7 @@ class Canaries:
         """Let a release answer `percent` of the new lanes, in a slot of its own; return once it does. OperatorError if it cannot.
 
         A canary of a keyed deployment tries that share of the key groups beside the owner of each slot. Repeating the call changes nothing,
-        but that a keyed canary is also tried in slots that came since. After a restart the canary goes on with the slot it had.
+        except that a keyed canary is also tried in slots added since. After a restart the canary goes on with the slot it had.
         """
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, release)

@@ -27,7 +27,7 @@ from udo_protocol.state.placement import Placement
 
 # Remembered bindings of epochs to versions, of a deployment without a registry.
 _EPOCHS = 1000
-# A repair takes the end of an instance and a few round trips.
+# A repair takes a few round trips once an instance has ended.
 _REPAIR_POLL_S = 0.05
 # Replicas know of a run within milliseconds; callers that do not wait for an instance wait this long for them.
 _KNOWN_S = 2.0
@@ -95,7 +95,7 @@ class Lanes:
         self._unheard = ""
 
     def unheard(self, why: str) -> None:
-        """Note why the registry could not be asked last."""
+        """Note why the last request to the registry failed."""
         self._unheard = why
 
     def awaited(self, name: str) -> str:

@@ -1,6 +1,6 @@
 """The steps of one move of key groups (udo_protocol/state/moving.py), from whichever step it had come to.
 
-Between the cut in the source and the cut in the other slot the groups' events wait: everything that can be done before or after is.
+Between the cut in the source and the cut in the other slot the groups' events wait: what can be done before or after is not done then.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def cut_and_wait(
 
     `serving` is called when adopted groups serve, before they are made part of the state.
     """
-    if done():  # done by the log of a queue server that was lost
+    if done():  # the owner did it by the log of a queue server that was lost
         route.change(queue, keys, table)
         return
     backoff = LinearBackoff(LOOK_INCREMENT_US, _STEP_CEILING_US)

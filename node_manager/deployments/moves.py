@@ -244,7 +244,7 @@ class Moves:
         return self._under_way[name]
 
     def go_on(self, name: str, pending: PendingMove, node: str, to: int) -> None:
-        """Go on with a move to slot `to` of `node` that this node has begun, by the registry, and does not know any more."""
+        """Go on with a move to slot `to` of `node` that this node, according to the registry, has begun, and does not know any more."""
         deployment = self._deployments.find(name)
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
             if moving.noted(state, deployment.slot.keys) is None:

@@ -1,6 +1,6 @@
 """Scale-outs of keyed deployments that are prepared before they are needed (paper 3): prepared, taken over, stood down.
 
-A preparation is noted with the deployment before its first step, and its note goes with the last one. A manager that starts adopts the
+A preparation is noted with the deployment before its first step; the note is removed with the last one. A manager that starts adopts the
 slots that stand ready and keeps them fresh, goes on with a take-over, and ends a stand-down, however far the former one had come.
 """
 

@@ -107,8 +107,8 @@ class Scaling:
         self._moves.leave_out(deployment, numbers[count:])
 
     def wait_unused(self, deployment: NodeDeployment, stopping: Event) -> None:
-        """Wait until no lanes are open: an attempt that began when there were slots here ENDs in these, too. An attempt that takes a minute
-        is repeated."""
+        """Wait until no lanes are open: an attempt that began when there were slots here ENDs in these, too. One that takes longer than a
+        minute is repeated."""
         deadline = time.monotonic() + _LANES_WAIT_S
         with contextlib.suppress(ServerLost, SlotBroken), contextlib.closing(self._node.servers.glance("queue")) as queue:
             while time.monotonic() < deadline and any(slot_stats(queue, slot.keys).lanes for slot in deployment.own):

@@ -63,8 +63,8 @@ class Takes:
     def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
         """Bring the groups that were handed over into the slot, once.
 
-        Not if the slot takes frames by that map already without having had them: it had them, and this node has lost its disk since. What
-        it has of these groups now is from a store, and may be newer.
+        Not if the slot already takes frames by that map but has no record of the groups: it had them, and this node has lost its disk
+        since. What it has of these groups now is from a store, and may be newer.
         """
         _, own = self._find(name, slot)
         with self._servers() as (state, queue):

@@ -87,8 +87,8 @@ class Updates:
     def change(self, name: str, release: Release, wait_s: float) -> str:
         """Serve this from now on, without the registry: prepared and promoted in one step. Return the instance.
 
-        A version that was served so far is brought up first, also after a restart of this manager, and serves on unless the new one gets
-        ready beside it, state and all.
+        The version served so far is brought up first, also after a restart of this manager, and goes on serving unless the new one gets
+        ready beside it, with its state.
         """
         deployment = self._deployments.find(name)
         wanted = self._deployments.wanted(deployment, release)

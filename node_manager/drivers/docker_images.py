@@ -108,8 +108,8 @@ class DockerImages:
 
 
 def _nothing() -> bytes:
-    """The archive of the empty image: a folder /tmp in which everybody may write. A daemon that makes one for a working directory below it
-    gives the file system that is mounted there the mode of that, and nobody but root may write."""
+    """The archive of the empty image: a folder /tmp in which everybody may write. Without it the daemon makes one for a working directory
+    below it, and gives the file system that is mounted there the mode of that folder: only root could write."""
     folder = tarfile.TarInfo("tmp")
     folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
     archive = io.BytesIO()

@@ -54,7 +54,7 @@ def outcome(blob: IO[bytes], wish: Mapping[str, Any], alive: Callable[[], None] 
         return {"node" if e.errno in _OF_NODE else "refused": e.strerror or str(e)}
     except MemoryError:
         return {"refused": f"unpacking it takes more than {wish['memory_bytes'] >> 20} MiB of memory"}
-    except Exception as e:  # any other error comes of this layer
+    except Exception as e:  # any other error is the fault of this layer
         return {"refused": f"it is damaged: {type(e).__name__}: {e}"}
 
 

@@ -38,8 +38,8 @@ class Python:
 
 
 def surroundings(inside: Inside) -> dict[str, str]:
-    """Variables that every operator gets unless its deployment sets them. Text hashes alike in all of its processes: results that depend on
-    the order of a set stay the same after an update, after a retry and in a replay."""
+    """Variables that every operator gets unless its deployment sets them. Strings hash the same in all of its processes, so results that
+    depend on the order of a set stay the same after an update, after a retry and in a replay."""
     return {"TZ": os.environ.get("TZ", "UTC"), "HOME": inside.home, **users.environment(inside.user), "PYTHONHASHSEED": "0"}
 
 
@@ -47,7 +47,7 @@ def launch(
     manifest: Manifest, code: str, directory: str, before: Sequence[str], inside: Inside, python: Python | None = None
 ) -> dict[str, Any]:
     """The `command` of an assignment (docs/protocol.md). `code` and `directory`: as the engine sees them; `inside`: as the operator sees
-    it. `python`: for an operator that is no command; it is started in its directory, a command in its code."""
+    them. `python`: for an operator that is not a command; it is started in its directory, a command in its code folder."""
     kept = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **surroundings(inside)}
     if python is not None:
         program, cwd = python.starting(manifest), directory

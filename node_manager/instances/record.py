@@ -1,4 +1,4 @@
-"""What is on disk of an instance that has been assigned an operator: by it a later manager adopts the instance, or removes its remains."""
+"""The record on disk of an instance that has an operator: by it a later manager adopts the instance, or removes its remains."""
 
 from __future__ import annotations
 

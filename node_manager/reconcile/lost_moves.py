@@ -1,4 +1,4 @@
-"""Moves of key groups that this node has begun, by the registry, and does not know any more, since it has lost its disk (`store=`).
+"""Moves of key groups that, according to the registry, this node began, and that it forgot with its disk (`store=`).
 
 The groups are restored from the store wherever the map has them. A deployment has one move at a time, so this one is brought to its end.
 """
@@ -23,7 +23,7 @@ class LostMoves:
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._looked: set[tuple[str, int]] = set()  # deployments, by name and when they were made: the loss of a disk ends a manager
+        self._looked: set[tuple[str, int]] = set()  # deployments (name, number); once is enough: a manager that loses its disk ends
         self._next = 0.0
 
     def go_on(self) -> float:

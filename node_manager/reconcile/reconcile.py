@@ -49,7 +49,7 @@ _LEAVE_S = 2.0
 
 @dataclass(frozen=True)
 class Removal:
-    """What is wanted of a deployment that this node has from the registry, and that is gone there."""
+    """The wish for a deployment that this node has from the registry, and that the registry no longer has."""
 
     name: str
 
@@ -71,7 +71,7 @@ class Reconciler:
         self._latest: dict[str, Wish] = {}
         self._busy: set[str] = set()
         self._done: dict[str, tuple[Wish, int]] = {}  # deployment -> (the last wish that was carried out, which acquaintance knows of it)
-        # Counts how often the registry came to know this node anew: what was reported before, it does not know.
+        # Counts how often the registry came to know this node anew: it then knows nothing of what was reported before.
         self._acquaintance = 0
         self._has_reported = False
         self._told: dict[str, tuple[WantedDeployment, tuple[str, str]]] = {}  # deployment -> (wish it serves, condition last reported)

@@ -34,7 +34,7 @@ class Followed(NamedTuple):
 
 
 class InStep(NamedTuple):
-    """A replica that holds what was ENDed before, and without which its slot ENDs nothing from that version of the placement on."""
+    """A replica that holds all that was ENDed; from that version of the placement on its slot ENDs nothing without it."""
 
     deployment: str
     place: int

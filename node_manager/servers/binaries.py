@@ -83,5 +83,5 @@ def server_args(binary: ServerBinary, role: Role, directory: Path, socket: Path,
         return [*args, "--appendonly", "no"]
     # A file without its end is not loaded: node_manager.servers.append_only cuts it, keeps a copy and says what was lost.
     args += ["--aof-load-truncated", "no"]
-    # Uncompressed: the file is rewritten once it has grown by its size after the last rewrite, which is to be that of the data in memory.
+    # Uncompressed: the file is rewritten once it has doubled since the last rewrite; its size then should be that of the data in memory.
     return [*args, "--appendonly", "yes", "--appendfsync", "always", "--rdbcompression", "no"]

@@ -31,7 +31,7 @@ from udo_protocol.listening import parts, reached_at, with_port
 from udo_protocol.queue.transport import SCHEME
 
 _log = structlog.get_logger()
-# It loads nothing but its configuration; the rest is for a busy machine.
+# Loading its configuration takes moments; the rest is for a busy machine.
 _START_TIMEOUT_S = 15.0
 # How often the certificates' files are checked; the old ones have to stay valid for longer than that.
 _LOOK_S = 2.0

@@ -1,4 +1,4 @@
-"""The thread of a slot: the engine decides about one event after the other, and the effects are performed here, or in threads beside."""
+"""The thread of a slot: the engine decides about one event after the other, and the effects are performed here or in other threads."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SlotDriver(SlotWorker):
         }
 
     def next_timer(self) -> tuple[float, Step]:
-        """Of the engine's timers; there always is one."""
+        """The earliest of the engine's timers; there is always one."""
         self._state.now = time.monotonic()
         engine.plan(self._state)
         name, when = min(self._state.timers.items(), key=lambda timer: timer[1])

@@ -111,7 +111,7 @@ def _retire(s: SlotState, instance: Instance, why: Literal["replaced", "useless"
 
 
 def _watch_kept(s: SlotState, owner: Instance) -> Steps[None]:
-    """Let the state that is kept for a rollback be given up in time."""
+    """Set the timer that gives up the state kept for a rollback."""
     s.timers.pop("kept", None)
     if s.keyed and (left_s := (yield do.KeptFor(owner))) is not None:
         s.timers["kept"] = s.now + left_s
@@ -266,7 +266,7 @@ def _end(s: SlotState, event: on.SlotEvent) -> Steps[None]:
 
 
 def _finish(s: SlotState) -> Steps[None]:
-    """Come to the end when all loads have ended, or it is time."""
+    """Finish once all loads have ended, or the time for that is over."""
     if (asked := s.stop_asked) is None or (s.loads and "stop" in s.timers):
         return
     late, s.loads, s.stop_asked = s.loads, {}, None

@@ -68,8 +68,8 @@ class Wanted:
 
     @property
     def silence_s(self) -> float:
-        """The longest that a frame may wait for its answer: besides the time to answer it, an operator in a process of its own has the time
-        of two starts, since its engine starts a process that ended anew, and does so once more if the frame ends that one too."""
+        """The longest that a frame may wait for its answer. An operator in a process of its own gets the time of two starts on top: its
+        engine restarts a process that ended, and once more if the frame ends that one, too."""
         starts = 2 if self.image.manifest.own_process else 0
         return self.answer_timeout_s + starts * self.image.manifest.limits.open_timeout_s
 
@@ -95,8 +95,8 @@ class NodeParts:
 class Load:
     """One attempt to load.
 
-    `follow`: a keyed operator's standby is ready when it has the owner's state in memory, or, if it cannot read that (`serving`: its state
-    version), the state kept from before the update to it.
+    `follow`: a keyed operator's standby is ready when it has the owner's state in memory, or, if it cannot read that, the state
+    kept from before the update to it. `serving`: the version of the owner's state.
     """
 
     wanted: Wanted
@@ -113,7 +113,7 @@ def given_up(wanted: Wanted) -> Conflict:
 
 
 def log_end(instance: Instance) -> str:
-    """The last lines it wrote, for an error message; '' if there are none."""
+    """The last lines of its log, for an error message; '' if there are none."""
     lines = [logfile.split_stamp(line)[1] for line in logfile.tail(instance.directory / "log", _LOG_LINES)]
     return "\nlast lines of its log:\n" + cut("\n".join(lines), LOG_END_CHARS) if lines else ""
 

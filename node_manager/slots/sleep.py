@@ -20,7 +20,7 @@ from udo_protocol.queue.slot_reader import SlotReader
 _READER = "asleep"
 # A parked reader looks up this often, so that it notices that there is nothing to wait for any more.
 _PARK_MS = 2_000
-# The first answer is looked for after 1, 2, 3 ... 10 ms, for at most this long. An operator that loads for longer has no figure.
+# The first answer is looked for after 1, 2, 3 ... 10 ms, for at most this long. A longer load is not measured.
 _LOOK_INCREMENT_US, _LOOK_CEILING_US, _ANSWER_S = 1_000, 10_000, 120.0
 # The pause after an error on the queue server.
 _AGAIN_S = 0.2
@@ -37,14 +37,14 @@ class Wake:
 
 
 class Doorbell:
-    """Waits beside the slot's thread, which may end meanwhile. `wakes`: ends of sleeps, oldest first."""
+    """Waits in a thread other than the slot's, which may end meanwhile. `wakes`: ends of sleeps, oldest first."""
 
     def __init__(self, worker: SlotWorker, servers: Servers, keys: SlotKeys) -> None:
         self._worker, self._servers, self._keys = worker, servers, keys
         self.wakes: deque[Wake] = deque(maxlen=KEPT_WAKES)
 
     def listen(self, emitted: int, sleeps: Callable[[], bool], wake: Callable[[], None]) -> None:
-        """Wait until a frame after `emitted` comes, which wakes, or something else has ended this sleep; then for the frame's answer."""
+        """Wait for a frame after `emitted`, call `wake`, and wait for its answer. Return early if something else has ended this sleep."""
         while sleeps():
             try:
                 with contextlib.closing(self._servers.connect("queue")) as conn:

@@ -132,7 +132,7 @@ class KeyedCanary:
 
     def start(self, slots: Iterable[Slot]) -> None:
         """Start in those of these slots where it has not started; return once frames of all are compared, or raise the error if they
-        cannot be. A deployment's later slots are those of a lost node."""
+        cannot be. Slots that come later are those of a lost node."""
         with self._lock:
             if self._over:
                 raise Conflict(f"the canary of {self._wanted.reference} was ended before it started")

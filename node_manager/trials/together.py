@@ -54,7 +54,7 @@ def together(runs: Sequence[Iterator[MirrorFindings]], stop: Event) -> Iterator[
 
 
 def added(reports: Sequence[DiffReport]) -> DiffReport:
-    """The reports of several slots as one: counts are summed; of times the longest is taken, of all else the first that says anything."""
+    """The reports of several slots as one: counts are summed; of times the longest is taken, of other fields the first that is set."""
     total = DiffReport()
     for name in (f.name for f in fields(DiffReport)):
         values: list[Any] = [v for r in reports if (v := getattr(r, name))]
