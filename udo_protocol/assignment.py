@@ -16,7 +16,7 @@ from udo_protocol.state.dead_letters import FAIL
 
 
 class StateSource(StrEnum):
-    """The state that a keyed operator's standby has in memory before it is promoted: by the owner's changelog, or kept before an update."""
+    """The state that a keyed operator's standby loads before its promotion: the owner's, by its changelog, or one kept before an update."""
 
     OWNER = "owner"
     KEPT = "kept"
@@ -36,8 +36,8 @@ class StandbyRole:
 
 @dataclass(frozen=True)
 class MirrorRole:
-    """Compares its answers with those served, and gives none. `examples`: how many differences it tells in full; `nice`: its niceness;
-    `groups`: the key groups that it tries, None: all."""
+    """Compares its answers with those served, and gives none. `examples`: how many differences it reports in full; `nice`: its niceness;
+    `groups`: the key groups that it tries; None: all."""
 
     examples: int
     nice: int
@@ -80,8 +80,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an instance is to run, where, and in which role. `input`, `output`: the operator's schemas. `limits`: those of the bounds in
-    which the deployment differs from the defaults. `open_files`: their bound, 0: none. Holds secrets."""
+    """What an instance is to run, where, and in which role. `input`, `output`: the operator's schemas. `limits`: the bounds
+    that the deployment overrides. `open_files`: how many it may open; 0: no bound. Holds secrets."""
 
     place: InstancePlace
     operator: str
@@ -97,7 +97,7 @@ class Assignment:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Assignment:
-        """Inverse of `document`; fields that are not known are not looked at."""
+        """Inverse of `document`; unknown fields are ignored."""
         keys = SlotKeys.parse(found["prefix"])
         place = InstancePlace(found["instance"], found["token"], keys, found["queue_socket"], found["state_socket"])
         return cls(

@@ -55,7 +55,7 @@ class SteadyTime:
 class ObservedTime:
     """Measures how long something has been observed, by an observer that may itself hang (SIGSTOP, a paused machine).
 
-    Time in which the observer did not run does not count: one lap is `most_s` at most.
+    Time in which the observer did not run does not count: a lap is at most `most_s`.
     """
 
     def __init__(self, most_s: float, clock: Clock | None = None) -> None:

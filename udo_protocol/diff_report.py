@@ -1,6 +1,6 @@
 """What a comparison of two versions has found: as the comparing instance counts it, and as a diff reports it.
 
-Both are JSON on their way: the first in the slot's key `compared:<instance>`, the second in `DiffEvent.report_json` of the node
+Both travel as JSON: the first in the slot's key `compared:<instance>`, the second in `DiffEvent.report_json` of the node
 manager's API.
 """
 

@@ -12,7 +12,7 @@ _LOOK_S = 0.01
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Replace `path`: whoever reads it finds the old content or the new. With `durable` that holds after a crash of the host, too."""
+    """Replace `path`: a reader finds either the old or the new content. With `durable` this holds even after a crash of the host."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.new")  # others may be about to write the same file
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         file.write(content)
@@ -29,8 +29,8 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
 
 
 def lock_within(fd: int, wait_s: float, *, shared: bool = False) -> bool:
-    """Hold the file's lock until its descriptor is closed; False if other processes hold it for that long. `shared`: only those that want
-    it for themselves are in the way."""
+    """Take the file's lock and hold it until the descriptor is closed; False if others still hold it after `wait_s`. A `shared` lock
+    conflicts only with exclusive ones."""
     deadline = time.monotonic() + wait_s
     while True:
         try:

@@ -93,7 +93,7 @@ class SlotLimits:
 
     @classmethod
     def of(cls, overrides: Mapping[str, Any]) -> SlotLimits:
-        """The limits of a deployment that overrides some of them; entries that are none of a slot's, such as memory_mb, do not count."""
+        """The limits of a deployment that overrides some of them; entries that are not a slot's, such as memory_mb, are ignored."""
         return cls(**{f.name: int(overrides[f.name]) for f in fields(cls) if f.name in overrides})
 
     @property

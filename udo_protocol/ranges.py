@@ -20,7 +20,7 @@ def shown(numbers: Iterable[int]) -> str:
 
 
 def parsed(text: str, most: int) -> list[int]:
-    """Inverse of `shown`. UsageError for text that is no such set, or for a number of `most` or more."""
+    """Inverse of `shown`. UsageError for text of another form, or for a number of `most` or more."""
     found: set[int] = set()
     for part in filter(None, re.split(r"[,\s]+", text)):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)

@@ -51,7 +51,7 @@ class EdfMemory:
 
 @dataclass(frozen=True)
 class OperatorManagerSettings:
-    """The thresholds of `operator_manager`, as shares: use of a node, use of a replica, and what of the latter is low enough to shrink."""
+    """The thresholds of `operator_manager`, as shares: use of a node, use of a replica, the part of the latter below which it shrinks."""
 
     u_max: float = 0.7
     s_out: float = 0.7

@@ -26,7 +26,7 @@ class FuzzyMemory:
 
 @dataclass(frozen=True)
 class FuzzySettings:
-    """grow: a bottleneck gets so many times its replicas; the paper doubles its executors. confirm, calm, settle: samples, see
+    """grow: the factor by which the replicas of a bottleneck grow; the paper doubles its executors. confirm, calm, settle: samples, see
     Hysteresis. rules: text of a rule table, '' for the shipped one."""
 
     grow: float = 2.0

@@ -1,6 +1,6 @@
-"""Replace the contents of a registry by a backup: first its files, beside the others, then all rows and files in one commit.
+"""Replace the contents of a registry by a backup: first write its files beside the others, then put all rows and files in one commit.
 
-The registry has another number afterwards, and goes on from a generation that it never had: nodes, which compare it with the last one they
+The registry has another number afterwards, and continues at a generation that it never had: nodes, which compare it with the last one they
 know, take the wanted state as new.
 """
 

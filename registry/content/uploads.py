@@ -91,7 +91,7 @@ class Upload:
             raise UploadInvalid(f"{came} bytes came of {length} announced: truncated; resume from byte {at}")
 
     def _hashing(self, begin: int) -> Callable[[memoryview], None]:
-        """A function that hashes on, unless the registry was restarted meanwhile: then `verify` reads the whole file."""
+        """A function that continues the hash, unless the registry was restarted meanwhile: then `verify` reads the whole file."""
 
         def hash_on(piece: memoryview) -> None:
             nonlocal begin

@@ -2,7 +2,7 @@
 
 A step is kept with the deployment's placement. Each look hands the rest of the step to the node that proposed it, until nothing is left or
 the node reports that it has done it. So neither the registry nor the node needs to remember anything of the step. A step is given up when
-it has not ended for long (STEP_S), or its application may no longer carry out grants; never while key groups are between two slots.
+it has not ended within STEP_S, or its application may no longer carry out grants; never while key groups are between two slots.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def require_no_application(session: Session, name: str) -> None:
 
 
 def create_application(session: Session, caller: Caller, new: NewApplication) -> tuple[Application, bool]:
-    """(application, whether it is new). The same again is fine; a different one under that name is a Conflict."""
+    """(application, whether it is new). Repeating the same call is fine; a different one under that name is a Conflict."""
     wish = ApplicationWish.parse(_given({}, new))
     if old := session.get(Application, new.name):
         if ApplicationWish.parse(old.wish) == wish:

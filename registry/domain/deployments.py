@@ -155,8 +155,8 @@ def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
 
 
 def create(session: Session, caller: Caller, new: NewDeployment, there: Presence) -> tuple[Deployment, bool]:
-    """Deploy (deployment, whether it is new). The same again is fine, and nodes that have refused it try again; a different one
-    under that name is a Conflict."""
+    """Deploy (deployment, whether it is new). Repeating the same call is fine, and nodes that have refused it try again; a different
+    one under that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
     _require_groups(new.name, version.manifest, new.limits, new.slots)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}

@@ -34,7 +34,7 @@ class DrainBody(BaseModel):
 def drain(session: Session, caller: Caller, node: str, wish: DrainBody, there: Presence) -> list[dict[str, Any]]:
     """Drain the node. Returns the deployments that still have slots there, the reason, and whether they `wait` for something automatic.
 
-    The same call again continues.
+    Repeating the call continues the drain.
     """
     if presence.is_drained(session, node) == wish.undo:
         audit.record(session, caller, "undrain" if wish.undo else "drain", detail=f"node {node}")

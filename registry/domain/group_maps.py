@@ -151,7 +151,7 @@ def replaced(session: Session, name: str, lost: str, heir: str, disk: str) -> No
 
 
 def moved(session: Session) -> tuple[MovedSession, ...]:
-    """Sessions whose map has been released before, for every node: versions that it remembers from then do not count."""
+    """Sessions whose map has been released, for every node: older versions that a node remembers do not count."""
     maps = session.scalars(select(GroupMap).where(GroupMap.version > 0))
     return tuple(MovedSession(m.deployment, m.session, m.version) for m in maps)
 

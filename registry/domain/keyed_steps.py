@@ -45,7 +45,7 @@ def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Pla
 
 
 def moves(now: Placement) -> list[tuple[int, list[int]]]:
-    """The rest that the node has to move: places of slots, and the key groups that go to each.
+    """What the node still has to move: places of slots, and the key groups that go to each.
 
     Without a new slot they go to the node's other slots, else to those of all nodes: first to those with the fewest.
     """

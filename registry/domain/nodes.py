@@ -137,7 +137,7 @@ def _step(u: Update, to: Version) -> UpdateStep:
 
 
 def _config(d: Deployment, application: dict[str, Any] | None) -> dict[str, Any]:
-    """The configuration that nodes receive; the last two parts only if there is something to be said."""
+    """The configuration that nodes receive; the last two parts only if they are set."""
     found = {"env": d.env, "secrets": d.secrets, "files": d.files, "limits": d.limits, "policy": d.policy}
     found |= {"elasticity": d.elasticity} if d.elasticity else {}
     return found | ({"application": application} if application is not None else {})

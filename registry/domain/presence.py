@@ -28,8 +28,8 @@ class Presence:
 
 
 def signs(session: Session) -> dict[str, float]:
-    """The time of the last heartbeat of every known node. A long poll is none: one of a node that has died ends half a minute later, and
-    those of its successor come before that is known."""
+    """The time of the last heartbeat of every known node. A long poll does not count: one of a node that has died ends half a minute
+    later, and those of its successor come before the death is known."""
     return {n.name: n.last_seen for n in session.scalars(select(Node).order_by(Node.name))}
 
 

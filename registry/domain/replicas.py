@@ -6,7 +6,7 @@ without each: tests/model/failover.
 
 - A replica is **named** first (`joining`), and **counted** once the slot's owner has said that it ENDs nothing without the replica any
   more, and that the replica holds everything ENDed before.
-- A replica whose node is not heard of is given up by a new version, never by an owner that is tired of waiting.
+- A replica whose node is not heard of is given up by a new version, never by an owner that has waited long enough.
 - A node whose slots are all held by counted replicas is replaced by these. If one of its slots is not, the loss is noted, and nothing
   begins anew: the node may come back with its disk.
 - A node that comes back with another disk counts as another node.

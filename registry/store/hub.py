@@ -38,7 +38,7 @@ class Hub:
             return self._changed.wait_for(lambda: self.commits != seen or self.stopping.is_set(), timeout_s)
 
     def wait_generation(self, seen: int, timeout_s: float) -> bool:
-        """Return when the generation is another than `seen`, or when stopping; False after `timeout_s`."""
+        """Return when the generation differs from `seen`, or when stopping; False after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: self.generation != seen or self.stopping.is_set(), timeout_s)
 

@@ -19,7 +19,7 @@ _KEY = "identity"
 
 
 def draw() -> int:
-    """A random number, hardly that of another registry: it keeps neighbours from being mixed up, and protects nothing."""
+    """A random number, unlikely to be another registry's: it guards against mix-ups, not against attackers."""
     return secrets.randbelow(2**31 - 1) + 1
 
 
@@ -30,7 +30,7 @@ def stored(session: Session) -> int | None:
 
 
 def give(session: Session, folder: Path, number: int) -> None:
-    """Give this number to both."""
+    """Give this number to the database and to the folder."""
     replace_file(folder / MARK, f"{number}\n".encode(), mode=0o644, durable=True)
     session.merge(Setting(key=_KEY, value=number))
 

@@ -79,7 +79,7 @@ class Deployment(Base):
     limits: Mapped[dict[str, Any]]
     previous: Mapped[list[Any]]  # [{version, digest}], the latest first
     generation: Mapped[int]
-    made: Mapped[int]  # the generation it was deployed with; 0: with a release without such numbers
+    made: Mapped[int]  # the generation it was deployed with; 0: by a release without such numbers
     created_at: Mapped[float]
     elasticity: Mapped[dict[str, Any] | None]  # elasticity.scaling.modes.Elasticity; null: its defaults
     placement: Mapped[dict[str, Any] | None]  # {version, nodes}: the node of each slot; null: `slots` on each node
@@ -129,7 +129,7 @@ class Update(Base):
     started_at: Mapped[float]
     deadline_at: Mapped[float]
     timeout_s: Mapped[float]
-    config: Mapped[dict[str, Any] | None]  # env, secrets and files to go to, if they change; removed when it has ended
+    config: Mapped[dict[str, Any] | None]  # the new env, secrets and files, if they change; removed when it has ended
     canary: Mapped[dict[str, Any] | None]  # canaries.CanaryBody and `since`: when all nodes had begun, or null
 
 

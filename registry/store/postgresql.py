@@ -1,7 +1,7 @@
 """PostgreSQL, which several registry processes may share: one writer at a time over all of them, and each hears of all commits.
 
 A writer holds an advisory lock of its transaction, which the server releases with the connection: the transaction of a killed process is
-rolled back, and the next writer goes on from the last commit. So all rules of the domain hold as they do in one process.
+rolled back, and the next writer continues from the last commit. So all rules of the domain hold as they do in one process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def take_writers_lock(session: Session) -> None:
 
 
 def stand_still_allowed(session: Session) -> None:
-    """Unbound this transaction: a process that has removed a file must not lose the lock under which it was removed."""
+    """Lift the idle bound of this transaction: a process that removes files must not lose the lock while it does."""
     session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
 
@@ -81,7 +81,7 @@ class Lead:
         self._connection: Connection | None = None
 
     def held(self) -> bool:
-        """Take the lead if no process has it; whether this one leads. False while the database is away."""
+        """Take the lead if no process has it; return whether this one leads. False while the database is away."""
         try:
             if self._connection is not None:
                 self._connection.exec_driver_sql("SELECT 1")

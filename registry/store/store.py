@@ -108,7 +108,7 @@ class Store:
     def write(self, *, durable: bool = False, removes_files: bool = False) -> Iterator[Session]:
         """The one session that writes: committed at the end, rolled back on an error; waiting requests are woken afterwards.
 
-        With `removes_files` a process that stands still keeps all others from writing, since it may remove a file when it goes on.
+        With `removes_files` a process that stands still keeps all others from writing, since it may remove a file when it continues.
         """
         with self._writing:
             with (self._durable if durable else self._sessions).begin() as session:

@@ -1,4 +1,4 @@
-"""Decodes Arrow bytes from other processes, the only place that does: the lengths in the batches that it returns can be trusted.
+"""Decodes Arrow bytes from other processes; no other module does. The lengths in the batches that it returns can be trusted.
 
 Arrow trusts a message's offsets and lengths, and reads whatever lies there. Therefore the message's own numbers are first
 checked against its bytes, then every column is validated in full, and only then is anything returned.

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def as_events(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Each row as a dict. ValueError, OverflowError or ArrowInvalid for a value that Python cannot hold, as a map with duplicate keys."""
+    """Each row as a dict. ValueError, OverflowError or ArrowInvalid for a value that Python cannot hold, e.g. a map with duplicate keys."""
     if not any(_has_map(t) for t in batch.schema.types):
         return batch.to_pylist()  # type: ignore[no-any-return]
     names = batch.schema.names

@@ -1,4 +1,4 @@
-"""Reads sample events from JSON (an array, or one object a line) into a table of an operator's input schema.
+"""Reads sample events from JSON (an array, or one object per line) into a table of an operator's input schema.
 
 JSON has few types, so its values are converted if nothing is lost.
 """

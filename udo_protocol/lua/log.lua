@@ -1,4 +1,4 @@
--- Once per arming: arming a bell empties it, ringing disarms it in the same step.
+-- A bell rings once per arming: arming empties it, and ringing disarms it in the same step.
 local function ring_bell(bell)
   redis.call('LPUSH', bell, 1)
   redis.call('PEXPIRE', bell, 60000)
@@ -185,7 +185,7 @@ local function trim_covered(keys, a)
 end
 
 -- Append a frame of the node manager; returns its sequence number. `route`, which only the node manager writes, keeps the last such frame:
--- frames in the log that claim to come from the node manager are compared with it. It also counts them, since the operator did not do them.
+-- frames in the log that claim to come from the node manager are compared with it. It also counts them: they are not the operator's.
 local function tell(p, frame, number, lane)
   redis.call('RPUSH', p .. 'in', frame)
   redis.call('HSET', p .. 'route', 'frame', frame)

@@ -25,7 +25,7 @@ def kept(path: str, stamp: tuple[Any, ...], new: Callable[[], grpc.Channel]) -> 
 
 @atexit.register
 def close(path: str = "") -> None:
-    """Close this process's channels to that node, or all: gRPC waits for a call under way, and forever once its threads have ended."""
+    """Close this process's channels to that node, or all: gRPC waits for calls under way, and forever once its own threads have ended."""
     with _lock:
         mine = [key for key in _channels if key[0] == os.getpid() and path in ("", key[1])]
         channels = [_channels.pop(key) for key in mine]

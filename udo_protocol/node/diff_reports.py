@@ -1,4 +1,4 @@
-"""Reads the reports of diffs, which are JSON on their way."""
+"""Reads the reports of diffs, which travel as JSON."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _REPORT = TypeAdapter(DiffReport)
 
 
 def parse(text: str | bytes) -> DiffReport:
-    """Inverse of `DiffReport.document`, as JSON; what a newer release adds is not looked at. ValueError for values of other types."""
+    """Inverse of `DiffReport.document`, as JSON; fields that a newer release adds are ignored. ValueError for values of other types."""
     return _REPORT.validate_json(text, strict=True)

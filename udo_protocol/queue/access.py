@@ -101,7 +101,7 @@ def reading(keys: SlotKeys) -> list[str]:
 
 
 def letters(keys: SlotKeys) -> list[str]:
-    """The rules of an instance of a stateless operator whose bad events are kept, on the state server. Other ones have no user there."""
+    """The rules of an instance of a stateless operator whose bad events are kept, on the state server. Others have no user there."""
     p = _literal(keys)
     return _rules(_LETTER_COMMANDS, [f"{p}dead"], [f"{p}owner", f"{p}reading", f"{p}replicas"])
 

@@ -3,14 +3,14 @@
 | key              | server       | type   | content                                                         |
 |------------------|--------------|--------|-----------------------------------------------------------------|
 | `in`             | queue        | list   | the log: frames not yet trimmed, oldest first                   |
-| `sizes`          | queue        | list   | byte size of each frame of `in`, same order                     |
-| `bytes`          | queue        | int    | sum of `sizes`: the retained bytes                              |
+| `sizes`          | queue        | list   | `size number lane` of each frame of `in`, same order            |
+| `bytes`          | queue        | int    | sum of the sizes in `sizes`: the retained bytes                 |
 | `base`           | queue        | int    | sequence number of the first frame of `in`; absent = 1          |
 | `emitted`        | queue        | int    | sequence number of the last answered frame; absent = 0          |
 | `owner`          | queue, state | int    | token of the only instance that may answer or checkpoint        |
 | `tokens`         | state        | int    | last token handed out; tokens only grow                         |
-| `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON; `cut`, `frame`: |
-|                  |              |        | number by which a move raised it, and the node manager's last frame |
+| `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON; `cut`: number of |
+|                  |              |        | a move's frame; `frame`, `told`: the node manager's last, and count |
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
 | `lanes`          | queue        | set    | the open lanes, and some that no longer are                     |
@@ -188,17 +188,17 @@ class SlotKeys(StateKeys):
 
     @classmethod
     def parse(cls, prefix: str) -> SlotKeys:
-        """The keys of the slot with this prefix. Conflict if it is none, or has wildcards."""
+        """The keys of the slot with this prefix. Conflict if it is not a slot's, or has wildcards."""
         if not (found := _PREFIX.fullmatch(prefix)):
             raise Conflict(f"expected a slot prefix like 'udo:fraud:0:', got {prefix!r}")
         return cls(found[1], int(found[2]))
 
     def schema(self, identity: bytes) -> bytes:
-        """The schema of that id, which is no text."""
+        """The key of the schema with that id; as bytes, since the id is not text."""
         return f"{self.prefix}schema:".encode() + identity
 
     def of_mirror(self, instance: str) -> list[str]:
-        """All that a comparing instance has of its own."""
+        """All keys of one comparing instance."""
         kinds = (self.served, self.served_bytes, self.compared, self.differ, self.stats, self.ready, self.bell)
         return [key(instance) for key in kinds]
 

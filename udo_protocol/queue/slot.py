@@ -86,7 +86,7 @@ def users(queue: Connection, keys: SlotKeys, session: str) -> tuple[list[str], i
 def close_abandoned(queue: Connection, keys: SlotKeys) -> list[str]:
     """Close lanes whose producer's connection is gone, e.g. because its process was killed; returns their names.
 
-    Checks a few hundred lanes picked at random; later calls see to the others.
+    Checks a few hundred lanes picked at random; later calls check the others.
     """
     (some,) = untrusted.read(queue, ("SRANDMEMBER", keys.lanes, _ABANDONED_AT_A_TIME))
     lanes = [bytes(lane) for lane in some]
@@ -193,7 +193,7 @@ def stored_schema(queue: Connection, keys: SlotKeys, identity: bytes) -> pa.Sche
 
 
 def stored_schema_ipc(queue: Connection, keys: SlotKeys, identity: bytes) -> bytes | None:
-    """What is registered under that id; None if nothing is."""
+    """The schema registered under that id, as IPC bytes; None if there is none."""
     with untrusted.reading(f"{keys}schema:{identity.hex()}", "a schema"):
         data = queue.call("GET", keys.schema(identity))
     return None if data is None else bytes(data)

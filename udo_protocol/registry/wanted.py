@@ -1,6 +1,6 @@
 """What a registry wants of its nodes and what these report, as types: the documents of GET .../wanted and POST .../report.
 
-A node carries the wanted state out by one rule: it serves each deployment as told. Within an update, by phase: `canary`, it starts the new
+A node carries out the wanted state by one rule: it serves each deployment as told. Within an update, by phase: `canary`, it starts the new
 version in a slot of its own (keyed: beside the owners), reports "ready", directs `percent` of the new lanes there (keyed: lets it try
 `percent` of the key groups, canary.share_of_groups) and reports "observed" with its counts about once a second; `prepare`, it starts a
 standby of the new version and reports "ready"; `promote` (the deployment's version is then already the new one), it changes the owner and
@@ -49,7 +49,7 @@ class UpdateStep:
 
     @classmethod
     def parse(cls, found: Document) -> UpdateStep:
-        """Inverse of `document`; what a newer registry adds is not looked at."""
+        """Inverse of `document`; fields that a newer registry adds are ignored."""
         told = {name: found[name] for name in ("config", "manifest") if name in found}
         phase, percent = UpdatePhase(found["phase"]), float(found.get("percent", 0))
         layers = tuple(found.get("layers", ()))
@@ -86,7 +86,7 @@ class WantedDeployment:
 
     @classmethod
     def parse(cls, found: Document) -> WantedDeployment:
-        """Inverse of `document`; what a newer registry adds is not looked at."""
+        """Inverse of `document`; fields that a newer registry adds are ignored."""
         optional = ("manifest", "slots", "placement", "made", "generation", "config")
         told = {name: found[name] for name in optional if name in found}
         told["layers"] = tuple(found.get("layers", ()))

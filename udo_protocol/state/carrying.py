@@ -38,7 +38,7 @@ def handed_over(state: Connection, keys: SlotKeys, version: int) -> Iterator[Car
 
 
 def dumped(state: Connection, top: StateKeys, *keys: str) -> Iterator[Carried]:
-    """Those of these keys that there are, by their names below the prefix of `top`."""
+    """Those of these keys that exist, by their names below the prefix of `top`."""
     for key in keys:
         (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
         if value is not None:
@@ -68,7 +68,7 @@ def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: 
 
 
 def take(state: Connection, keys: SlotKeys, version: int, copy: str) -> None:
-    """Give the slot what was copied under that name, durably; '': it has it. ProtocolError if a part is missing."""
+    """Give the slot what was copied under that name, durably; nothing for ''. ProtocolError if a part is missing."""
     if copy and state.call("FCALL", "udo_take", 1, keys.prefix, copy, version) < 0:
         raise ProtocolError(f"what was handed over to {keys} by version {version} of the group map has come in part; expected all of it")
     _durable(state)

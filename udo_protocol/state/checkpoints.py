@@ -17,7 +17,7 @@ from udo_protocol.state.changelog import LoggedCheckpoint
 
 # A write is repeated if the changelog has got its first reader in the meantime.
 _TRIES = 5
-# The disk has this long for one.
+# How long the disk may take for one write.
 _WAIT_MS = 10_000
 
 

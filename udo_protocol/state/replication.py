@@ -35,7 +35,7 @@ _ENTRY_BYTES = 8 << 20
 _ENTRIES = 16
 # Keys that are useless on another node: they refer to the log of this node's queue server, and to the disk of this node.
 _OF_THE_NODE = frozenset(("ckpt", "riding", "cut", "homes"))
-# The others that owners, and the node managers of their nodes, write in transactions, and by which commands.
+# The commands by which owners, and the node managers of their nodes, write the other keys in transactions; and these keys.
 _WRITES = frozenset(("SET", "DEL", "HSET", "HSETNX", "HDEL", "RPUSH", "PEXPIRE"))
 _KINDS = ("m:", "g:", "d:", "runs:")
 NAMES = frozenset(("sessions", DEAD, PENDING, REPLAY))
@@ -130,14 +130,14 @@ def write(state: Connection, keys: SlotKeys, writes: Sequence[Sequence[Arg]]) ->
 
 
 def require_writes(keys: SlotKeys, commands: Iterable[Sequence[Arg]]) -> None:
-    """`require_write` for each command of a transaction that is no function's: replicas, which would stop at it, may come later."""
+    """`require_write` for each command of a transaction that calls no function: a replica that is added later would stop at any other."""
     for command in commands:
         if command[0] != "FCALL":
             require_write(str(command[0]), str(command[1]), keys)
 
 
 def require_write(command: str, key: str, keys: SlotKeys) -> None:
-    """ProtocolError unless replicas take over, or pass over, a command on this key of the slot."""
+    """ProtocolError unless replicas execute, or skip, such a command on this key of the slot."""
     name = key.removeprefix(keys.prefix)
     if command not in _WRITES or not key.startswith(keys.prefix) or not (is_of_the_state(name) or is_of_the_node(name)):
         raise ProtocolError(f"{command:.20} of {name!r:.100} is no write of a slot's owner")
@@ -149,7 +149,7 @@ def is_of_the_state(name: str) -> bool:
 
 
 def is_of_the_node(name: str) -> bool:
-    """Whether the key is useless on another node. A savepoint is a rollback's, which replicas do not keep."""
+    """Whether the key is useless on another node. Savepoints are for rollbacks, and replicas do not keep them."""
     return name in _OF_THE_NODE or name.startswith("savepoint:")
 
 

@@ -58,7 +58,7 @@ def read(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str, Se
 
 
 def parsed(data: bytes, key: str) -> SessionRecord:
-    """A record from its stored form, which is not trusted. SlotBroken names `key` if it is another one."""
+    """A record from its stored form, which is not trusted. SlotBroken, which names `key`, if it is malformed."""
     document = untrusted.document(data, key)
     with untrusted.reading(key, "records of sessions with last_ended, run, bytes and at"):
         last, restoring = document["last_ended"], document.get("restoring")

@@ -1,4 +1,4 @@
-"""The event of a failed update has an error code: the operator, a node that is away, a wait that ended."""
+"""The event of a failed update has an error code, which tells the operator's failure, a node that is away and a time-out apart."""
 
 from __future__ import annotations
 

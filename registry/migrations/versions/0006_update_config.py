@@ -1,4 +1,4 @@
-"""An update may change a deployment's variables, secrets and files: the values it goes to, until it has ended."""
+"""An update may change a deployment's variables, secrets and files: its new values, until it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of plans are ms since 1970."""
+"""Numbers of plans are ms since 1970, which need 64 bits."""
 
 from __future__ import annotations
 
