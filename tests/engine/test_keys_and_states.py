@@ -7,6 +7,7 @@ import math
 import os
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -312,3 +313,19 @@ def test_states_are_stored_just_as_deep_as_they_can_be_read(kind: type) -> None:
 def test_a_value_that_cannot_be_stored_is_said_with_the_key(value: Any, says: str) -> None:
     with pytest.raises(TypeError, match=f"the state of key 'a' cannot be stored: .*{says}"):
         pack_each(["b", "a"], [{"n": 1}, {"deep": [{"er": value}]}])
+
+
+def test_another_thread_packs_in_the_middle_of_a_state() -> None:
+    """Packing a time calls its zone, which is Python code: other threads run meanwhile, as the one that reads ahead of a move."""
+    other: list[bytes] = []
+
+    class Slow(dt.tzinfo):
+        def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
+            beside = threading.Thread(target=lambda: other.append(pack({"other": 1})))
+            beside.start()
+            beside.join()
+            return dt.timedelta(0)
+
+    state = {"a": 1, "t": T0.replace(tzinfo=Slow()), "b": 2}
+    assert unpack(pack(state)) == {**state, "t": T0.replace(tzinfo=dt.UTC)}
+    assert other and all(unpack(packed) == {"other": 1} for packed in other)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
+from typing import Any
 
 from udo_runtime.durable.ahead import AheadOfMove
 from udo_runtime.durable.sessions import Durable
 from udo_runtime.state.groups import Group
+from udo_runtime.state.versions import Versions
 
 from tests.conftest import Servers, wait_until
 from tests.runtime.conftest import P
@@ -62,3 +65,23 @@ def test_at_the_move_only_the_changes_since_are_read_and_the_state_is_the_same(s
         assert known(same[n]) == known(all_of_it[n])
     assert list(same[group_of("a")].values) == ["a"]
     assert rest < whole * 0.75, "the group of c was not read again, of that of a only the change"
+
+
+def test_state_of_another_version_is_not_read_ahead_since_migrate_belongs_to_the_slots_thread(start: Start, servers: Servers) -> None:
+    counter(start)
+    an_attempt(servers, 0, 0).run(["a", "b"])
+    moved, threads = [group_of(k) for k in "ab"], list[str]()
+
+    def migrate(state: dict[str, Any], version: int) -> dict[str, Any]:
+        threads.append(threading.current_thread().name)
+        return {**state, "from": version}
+
+    versions = Versions(1, [0], migrate)
+    ahead, conn = AheadOfMove(servers.state, OTHER, 2, P, moved, versions), servers.state()
+    wait_until(lambda: moving.is_prepared(conn, OTHER, 2), 20, "the groups to be read")
+    conn.transaction([moving.handing_over(P, 2, moved)])
+    moving.deliver(conn, P, OTHER, P, SlotGroups.even([0, 1000], len(GROUPS)).moved(moved, 0, 1000))
+    assert threads == []
+    _, groups = Durable(OwnedState(servers.state(), OTHER, 1), "run", versions).adopted(moving.adopted(2), ["q"], ahead)["q"]
+    assert [groups[n].open(k) for n, k in zip(moved, "ab", strict=True)] == [{"n": 1, "from": 0}] * 2
+    assert set(threads) == {threading.current_thread().name}

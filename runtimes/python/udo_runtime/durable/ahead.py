@@ -2,7 +2,7 @@
 
 Bases are never changed and changes only appended, so at the move only later changes are left to be read. A thread of its own
 reads, on a connection of its own, while the slot answers; groups that it lacks, or whose base was replaced since, are read
-when they are adopted.
+when they are adopted. So are groups with values of another state version: the operator's migrate() belongs to the slot's thread.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving, pieces, session_record
-from udo_protocol.state.pieces import PiecePlace
+from udo_protocol.state.pieces import PiecePlace, StoredGroup
 from udo_protocol.state.session_record import SessionRecord
 from udo_runtime.state.groups import Group
 from udo_runtime.state.stored_session import restored
+from udo_runtime.state.stored_values import needs_migration
 from udo_runtime.state.versions import Versions
 
 # Passes over the groups. The first one takes long if the state is large; the second reads the changes since, so that little is left.
@@ -76,13 +77,18 @@ class AheadOfMove:
             self._source,
             {n: have[n] for n, (place, _) in wanted.items() if n in have and continues(have[n].place, place)},
             wanted,
+            self._as_it_is,
         )
         rest = [n for n in wanted if n not in known]
         read = pieces.read(state, self._source, session, groups=rest, between=self._check) if rest else ()
-        for n, group in restored(session, record, ((n, g) for n, g in read if n >= 0), self._versions).groups.items():
-            group.migrate_all()  # decoded
+        as_it_is = ((n, group) for n, group in read if n >= 0 and self._as_it_is(group))
+        for n, group in restored(session, record, as_it_is, self._versions).groups.items():
+            group.migrate_all()  # decodes: nothing is left to be migrated
             known[n] = group
         return known
+
+    def _as_it_is(self, stored: StoredGroup) -> bool:
+        return not needs_migration(self._versions, stored)
 
     def _check(self) -> None:
         if self._over.is_set():
@@ -114,8 +120,11 @@ def manifest(state: Connection, keys: SlotKeys, session: str, savepoint: str = "
         return {int(n): pieces.parsed(entry, key) for n, entry in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def advance(state: Connection, keys: SlotKeys, have: Mapping[int, Group], wanted: Entries) -> dict[int, Group]:
-    """Read and apply the changes that these groups lack. Leaves out groups whose piece has been removed in the meantime."""
+def advance(
+    state: Connection, keys: SlotKeys, have: Mapping[int, Group], wanted: Entries, usable: Callable[[StoredGroup], bool] = lambda _: True
+) -> dict[int, Group]:
+    """Read and apply the changes that these groups lack. Leaves out groups whose piece has been removed in the meantime, and those whose
+    changes and meta are not `usable`."""
     lacking = {n: group for n, group in have.items() if group.place.changes < wanted[n][0].changes}
     commands: list[list[Arg]] = [
         ["LRANGE", keys.changes_of(wanted[n][0].piece), group.place.changes, wanted[n][0].changes - 1] for n, group in lacking.items()
@@ -125,8 +134,9 @@ def advance(state: Connection, keys: SlotKeys, have: Mapping[int, Group], wanted
     advanced: dict[int, Group] = {}
     for n, group in have.items():
         place, meta = wanted[n]
-        if len(changes.get(n, ())) == place.changes - group.place.changes:
-            for change in changes.get(n, ()):
+        lacked = changes.get(n, [])
+        if len(lacked) == place.changes - group.place.changes and usable(StoredGroup(meta, None, lacked)):
+            for change in lacked:
                 group.adopt(meta, change, place)
             group.adopt(meta, None, place)
             advanced[n] = group

@@ -68,9 +68,25 @@ def _extended(code: int, data: bytes) -> Any:
     return msgpack.ExtType(code, data)
 
 
-# A key or a state -> its packed form. One packer for all: making one takes longer than packing a small value (350 and 50 ns).
-# TypeError, ValueError or OverflowError for a value that cannot be stored.
-pack: Callable[[Any], bytes] = msgpack.Packer(default=_extend).pack
+# Packers that are not in use. A packer holds the value being packed, and in the middle of one `_extend`, or the zone of a time, may let
+# another thread pack something else. Making a packer takes longer than packing a small value (350 and 50 ns).
+_packers: list[Callable[[Any], bytes]] = []
+
+
+def _packer() -> Callable[[Any], bytes]:
+    try:
+        return _packers.pop()
+    except IndexError:
+        return msgpack.Packer(default=_extend).pack  # type: ignore[no-any-return]
+
+
+def pack(value: Any) -> bytes:
+    """The packed form of a key or a state. TypeError, ValueError or OverflowError for a value that cannot be stored."""
+    packer = _packer()
+    try:
+        return packer(value)
+    finally:
+        _packers.append(packer)
 
 
 def pack_large(value: Any) -> bytes:
@@ -80,7 +96,11 @@ def pack_large(value: Any) -> bytes:
 
 def pack_all(states: Iterable[Any]) -> list[bytes]:
     """The packed form of each state. TypeError, ValueError or OverflowError for one that could not be stored and read again."""
-    packed = list(map(pack, states))
+    packer = _packer()
+    try:
+        packed = list(map(packer, states))
+    finally:
+        _packers.append(packer)
     if max(map(len, packed), default=0) > _DEEP:
         for value in packed:
             _require_flat(value)

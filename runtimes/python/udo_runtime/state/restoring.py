@@ -93,7 +93,7 @@ def _restore(session: Session, frame: Frame, label: Label) -> None:
     assert under_way is not None
     lacking = [n for n in parts if not _current(session.groups.get(n), label.epoch)]
     session.unsaved.update(lacking)
-    if any(n in under_way and _order(under_way[n]) > _order(label) for n in lacking):
+    if any(n in under_way and under_way[n] > label for n in lacking):
         raise Stale(f"a newer attempt restores the same key groups of session {session.name}")
     complete = set(header.groups)
     for n in lacking:
@@ -128,10 +128,6 @@ def _begin(session: Session, label: Label) -> None:
 def _follows(session: Session, epoch: int) -> bool:
     """Whether the session's last ENDed epoch is the one before, or this one."""
     return session.last_ended is not None and epoch - 1 <= session.last_ended <= epoch
-
-
-def _order(label: Label) -> tuple[int, int, int]:
-    return label.run, label.epoch, label.attempt
 
 
 def _state(session: Session, header: Header, label: Label, reply: Header, bound: int) -> pa.RecordBatch:

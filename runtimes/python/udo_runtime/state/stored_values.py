@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from udo_runtime.state.codec import Delta, columns, findable, migrated, pack_large, state_version, unpack_tuples
+from udo_protocol.state.pieces import StoredGroup
+from udo_runtime.state.codec import Delta, columns, findable, migrated, pack_large, state_version, unpack, unpack_tuples
 from udo_runtime.state.columns import COLUMNS, ColumnValues, rows_of
 from udo_runtime.state.versions import Versions
 
@@ -27,6 +28,14 @@ def read_values(versions: Versions | None, packed: bytes) -> Delta:
     version, keys, values = unpack_tuples(packed)
     delta: Delta = dict(zip(findable(keys, packed), values, strict=True))
     return migrated(versions, delta, version)
+
+
+def needs_migration(versions: Versions | None, stored: StoredGroup) -> bool:
+    """Whether some of a stored group's values are of another state version, so that reading them calls the operator's migrate()."""
+    if versions is None:
+        return False
+    undo, candidate = unpack(stored.meta)[3:5] if stored.meta else (None, None)
+    return any(state_version(p) != versions.version for p in (stored.base, *stored.deltas, undo, candidate) if p)
 
 
 def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: bytes) -> None:
