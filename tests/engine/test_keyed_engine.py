@@ -8,20 +8,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.state.codec import TIMERS, unpack
 
-from tests.support.attempt import Attempt
+from tests.support.attempt import T0, Attempt
 from tests.support.counted import PARTITIONS, SCRIPT, Epochs, Plans, an_attempt, oracle, play
-from tests.support.counting_slot import COUNTS, EVENTS, slot
+from tests.support.counting_slot import COUNTS, EVENTS, SENT, slot
 from tests.support.memory_slot import MemorySlot
 from tests.support.seeds import examples
 from tests.support.selection import long
 from udo_protocol.proto.frame_pb2 import Label
-from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
+from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, STALE
 from udo_protocol.state.dead_letters import DEAD, PENDING, Letter
 from udo_protocol.state.session_record import SessionRecord
 
@@ -30,6 +31,24 @@ def test_an_undisturbed_engine_counts_like_one_process() -> None:
     s = slot()
     assert [a.answers() for a in play(s, SCRIPT, broken_off=[2])] == oracle(SCRIPT)
     assert s.durable.records["q"].last_ended == len(SCRIPT) - 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "problem"),
+    [
+        ([0, None], "expected int32 key groups without nulls, got int32 with 1 nulls"),
+        ([0, 128], "expected key groups 0 to 127, got 0 to 128"),
+        ([-1, 0], "expected key groups 0 to 127, got -1 to 0"),
+    ],
+)
+def test_events_without_a_valid_key_group_get_an_error_and_the_slot_goes_on(groups: list[int | None], problem: str) -> None:
+    s = slot()
+    wrong = an_attempt(s, 0, 0, partition=0)
+    wrong.push(DATA, pa.record_batch([[0, 2], [T0, T0], pa.array(groups, pa.int32())], schema=SENT), rows=2)
+    s.serve()
+    [frame] = wrong.frames()
+    assert frame.header.kind == ERROR and frame.header.failure.code == "protocol" and problem in frame.header.failure.message
+    assert [a.answers() for a in play(s, SCRIPT)] == oracle(SCRIPT)
 
 
 @pytest.mark.parametrize("commit", ["epoch", long("frame")])

@@ -15,11 +15,13 @@ from tests.support.canaries import Watched
 from tests.support.cluster import Cluster
 from tests.support.diffs import Running
 from tests.support.keyed_slots import COUNT, counted, deploy
-from tests.support.recorded_query import by_lane
+from tests.support.recorded_query import by_lane, queue
 from tests.support.recording import Recorder
 from tests.support.split_attempt import Job
 from udo_protocol.errors import Conflict, NotFound, UdoError
 from udo_protocol.queue.frame import ADOPT
+from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.state import moving
 
 # A key of each of three slots, in key groups that a canary of half of the groups tries; and a key of each slot in other groups.
 TRIED, OTHERS = [10, 50, 100], [11, 51, 101]
@@ -144,6 +146,8 @@ def test_a_recording_of_each_slot_replays_to_what_that_slot_has_answered(
         next(cluster.node.api.record("d", 1, slot=1))
     made = {s.slot: Recorder(cluster.node.api, "d", tmp_path / f"r{s.slot}", slot=s.slot) for s in cluster.node.api.status().slots}
     job.epoch(1, [[*TRIED, 10], [11]])
+    with queue(cluster.node) as conn:
+        moving.prepare(conn, SlotKeys("d", 1000), 99, [100], 1001)
     job.epoch(2, [TRIED])
     emitted = {s.slot: s.emitted for s in cluster.node.api.status().slots}
     for number in (0, 1000):

@@ -15,7 +15,7 @@ from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.recording_file import Recording
 from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
 from udo_protocol.limits import DEFAULT
-from udo_protocol.queue.frame import Header, decode
+from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Header, decode
 from udo_protocol.state.dead_letters import FAIL
 from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import Answer, Effect, Execute, FindSchema, FindSender, LaneOpen, Send, Steps, run
@@ -87,10 +87,11 @@ class Replay:
         return self._schemas[effect.identity]
 
     def run(self, wanted: Callable[[Header], bool] = lambda _: True) -> Iterator[Answered]:
-        """Replay frames in order: those that cannot be decoded and those whose header is `wanted`."""
+        """Replay frames in order: those that cannot be decoded and those whose header is `wanted`. Frames of a node manager that prepare a
+        move are left out: a move that took place ends a recording."""
         for seq, data in self._recording.frames():
             header = _header(data)
-            if header is None or wanted(header):
+            if header is None or (header.kind not in (PREPARE, HANDOVER, ADOPT) and wanted(header)):
                 yield self._answered(seq, header, data)
 
     def _answered(self, seq: int, header: Header | None, data: bytes) -> Answered:

@@ -272,8 +272,7 @@ class Engine:
         batch = frame.batch((yield FindSchema(header.schema)), text=False)
         if problems := misfits(batch.schema, self._input):
             raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
-        if GROUP_COLUMN not in batch.schema.names:
-            raise ProtocolError("a keyed operator was sent events without their key groups; call it with key=")
+        _require_key_groups(batch, self._limits.key_groups)
         if self.groups is not None:
             batch = in_groups(batch, batch, self.groups)
             if not batch.num_rows:
@@ -365,6 +364,18 @@ class Engine:
         else:
             self._dropped[session.name].update(session.groups)
             del self.sessions[session.name]
+
+
+def _require_key_groups(batch: pa.RecordBatch, key_groups: int) -> None:
+    """ProtocolError unless every event has the number of its key group, 0 to `key_groups` - 1."""
+    if GROUP_COLUMN not in batch.schema.names:
+        raise ProtocolError("a keyed operator was sent events without their key groups; call it with key=")
+    numbers = batch.column(GROUP_COLUMN)
+    if numbers.type != pa.int32() or numbers.null_count:
+        raise ProtocolError(f"expected int32 key groups without nulls, got {numbers.type} with {numbers.null_count} nulls")
+    least, most = pc.min_max(numbers).values()
+    if batch.num_rows and not 0 <= least.as_py() <= most.as_py() < key_groups:
+        raise ProtocolError(f"expected key groups 0 to {key_groups - 1}, got {least} to {most}")
 
 
 def in_groups(rows: pa.RecordBatch, events: pa.RecordBatch, groups: Collection[int]) -> pa.RecordBatch:
