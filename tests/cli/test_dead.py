@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyarrow import parquet
 
 from tests.cli.conftest import Shell
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Lane
 from tests.support.attempt import Attempt
+from udo_cli.commands import dead
+from udo_cli.main import cli
 from udo_protocol.node.api import connect_node
 
 pytestmark = pytest.mark.long
@@ -46,6 +51,20 @@ def picky(platform: Shell, operator: Callable[..., Path]) -> Iterator[str]:
 
 def ids(platform: Shell) -> list[str]:
     return [d["id"] for d in platform("dead", "ls", "picky", "--json").json]
+
+
+def test_no_more_is_dropped_than_was_confirmed(platform: Shell, picky: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def confirm(text: str, **_: object) -> bool:
+        assert text == "Delete the 4 dead letters of picky?"
+        return send(platform, "picky", [13]) == []
+
+    for name in (k for k in os.environ if k.startswith("UDO_")):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(dead, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(dead.click, "confirm", confirm)
+    done = CliRunner().invoke(cli, ["dead", "drop", "picky", "--all"], prog_name="udo", env={"UDO_HOME": str(platform.home)})
+    assert "picky: 4 dead letters dropped" in done.output
+    assert len(ids(platform)) == 1
 
 
 @pytest.mark.short

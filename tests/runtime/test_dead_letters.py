@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from udo_runtime.durable.ledger import Ledger
+from udo_runtime.engine.content import LetterChanges
 
 from tests.conftest import Servers, bound, wait_until
 from tests.runtime.conftest import P, Process
@@ -488,3 +490,11 @@ def test_a_letter_sent_again_sets_timers_and_moves_the_watermark_as_any_event(st
     assert an_attempt(servers, 3, 4).run([], 0) == [("a", 1)]  # the watermark is now at 100 s
     assert an_attempt(servers, 4, 5).run(["a"], 200) == []
     assert an_attempt(servers, 5, 6).run([], 0) == [("boom", 1)]
+
+
+def test_a_letter_that_is_dropped_while_it_fails_again_stays_dropped(servers: Servers) -> None:
+    conn, dropped, kept = servers.state(), KeyedName("q", 0, 1, 1, 0, 1, 0), KeyedName("q", 0, 1, 1, 0, 1, 1)
+    conn.call("HSET", P.dead, str(kept), b"old")
+    changes = LetterChanges(failed={dropped: b"new", kept: b"new"}, marks={dropped: None, kept: None})
+    conn.transaction(Ledger(conn, P).commands(changes))
+    assert conn.call("HGETALL", P.dead) == [str(kept).encode(), b"new"]

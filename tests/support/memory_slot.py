@@ -87,6 +87,7 @@ class Durable:
             self.letters[where][str(name)] = body
         for where, wanted, name in changes.moved:
             self.letters[wanted][str(name)] = self.letters[where].pop(str(name))
+        self.letters[DEAD] |= {str(name): body for name, body in changes.failed.items() if str(name) in self.letters[DEAD]}
         for name, epoch in changes.marks.items():
             self.marks.pop(str(name), None) if epoch is None else self.marks.update({str(name): str(epoch)})
         for where, name in changes.gone:

@@ -176,8 +176,9 @@ def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bo
         if not sys.stdin.isatty():
             raise UsageError(f"{there} dead letters of {deployment} would be deleted, and there is no terminal to confirm; use --yes")
         click.confirm(f"Delete the {there} dead letters of {deployment}?", abort=True, err=True)
+    unseen = everything and yes  # else only those that were listed or counted: more may come while a question is open
     dropped = sum(
-        node.drop_dead_letters(deployment, some if ids else (), everything=everything, unfinished=unfinished)
+        node.drop_dead_letters(deployment, () if unseen else some, everything=unseen, unfinished=unfinished)
         for node, some in _by_node(letters)
     )
     if as_json:

@@ -49,6 +49,9 @@ class Ledger:
             if (body := self._state.call("HGET", self._source.named(where), str(name))) is not None:  # else dropped from outside
                 commands.append(("HSET", keys.named(wanted), str(name), body))
                 commands += [("HDEL", keys.named(where), str(name))] if where != wanted else []
+        for name, body in changes.failed.items():
+            if self._state.call("HEXISTS", self._source.dead, str(name)):  # else dropped from outside
+                commands.append(("HSET", keys.dead, str(name), body))
         for name, epoch in changes.marks.items():
             commands.append(("HDEL", keys.replay, str(name)) if epoch is None else ("HSET", keys.replay, str(name), epoch))
         for where, name in changes.gone:

@@ -60,7 +60,7 @@ class StatelessLetters:
     """The dead letters of one slot, for its owner. `run_id`: the queue server's."""
 
     def __init__(self, owned: OwnedState, run_id: str, limits: SlotLimits) -> None:
-        self._owned, self._run_id, self._limits = owned, run_id, limits
+        self._owned, self._run_id = owned, run_id
         self.room = Room(owned.server, owned.keys, limits)
 
     def begin(self, emitted: int) -> None:
@@ -80,10 +80,6 @@ class StatelessLetters:
         }
         self.room.take(kept, found[0].error)
         self._write([("HSET", self._owned.keys.dead, *(x for pair in kept.items() for x in pair))])
-
-    def full(self, error: ProcessingError) -> ProcessingError:
-        """The error of a frame that has more bad events than there is room for, made from that of an event."""
-        return full(error, self._owned.keys.deployment, self._limits)
 
     def _write(self, writes: Sequence[Sequence[Arg]]) -> None:
         amend(self._owned, writes)

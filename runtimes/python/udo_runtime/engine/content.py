@@ -35,10 +35,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class LetterChanges:
-    """Changes to a keyed slot's dead letters. `put` and `moved` name the hash that is to hold them, `gone` the hash that held them."""
+    """Changes to a keyed slot's dead letters. `put` and `moved` name the hash that is to hold them, `gone` the hash that held them.
+    `failed`: those that were sent again and failed again, with their new reasons."""
 
     put: Sequence[tuple[str, KeyedName, bytes]] = ()
     moved: Sequence[tuple[str, str, KeyedName]] = ()  # from, to
+    failed: Mapping[KeyedName, bytes] = field(default_factory=dict)
     marks: Mapping[KeyedName, int | None] = field(default_factory=dict)  # the epoch that has sent it again; None: it failed
     gone: Sequence[tuple[str, KeyedName]] = ()
 

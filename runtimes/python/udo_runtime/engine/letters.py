@@ -141,9 +141,8 @@ class KeyedLetters:
     def changes(self) -> LetterChanges:
         """The changes for the next checkpoint."""
         put = [(entry.wanted, name, entry.body) for name, entry in self._changed.items() if entry.body is not None]
-        put += [(DEAD, name, body) for name, body in self._failed.items()]
         moved = [(entry.where, entry.wanted, name) for name, entry in self._changed.items() if entry.body is None]
-        return LetterChanges(put, moved, dict(self._marks), [(where, name) for name, where in self._gone.items()])
+        return LetterChanges(put, moved, dict(self._failed), dict(self._marks), [(where, name) for name, where in self._gone.items()])
 
     def saved(self) -> None:
         """Note that the changes are durable."""
