@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from udo_runtime.child import host
 from udo_runtime.child.process import Launch, Process
 from udo_runtime.child.processor import ChildProcessor
+from udo_runtime.child.wire import Wire, encode
 from udo_runtime.counters import Counters
 from udo_runtime.execution.keyed_processor import KeyedConfig
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context
 from udo_runtime.state.session import Session
 
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.operators import child
 from tests.support.selection import long
 from udo_protocol import supervised
@@ -69,6 +73,15 @@ def test_a_process_answers_batches_of_any_size_and_slices(made: Make) -> None:
     assert answers(p, 1, 2, 3) == [2, 3, 4]
     assert answers(p) == []
     assert p.named(batch(*range(100)).slice(40, 2)).column("b").to_pylist() == [41, 42]
+
+
+def test_what_a_process_that_ends_leaves_behind_is_ended(made: Make, tmp_path: Path) -> None:
+    p = made(first="sleep 300 & echo $! > left")
+    p.open()
+    left = psutil.Process(int((tmp_path / "left").read_text()))
+    with pytest.raises(ProcessingError):
+        answers(p, child.EXITS)
+    wait_until(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE, 10, "what it has left to be ended")
 
 
 @pytest.mark.parametrize("capabilities", ["rehearse", "rehearse,shared-memory"])
@@ -282,3 +295,26 @@ def test_states_of_a_frame_that_failed_are_as_before_in_the_next_attempt(made: M
         else:
             done = keyed.events(session, header, rows, groups)
             assert done is not None and done.answer.column("b").to_pylist() == [1, 2]
+
+
+def test_log_records_of_other_threads_come_between_answers_and_never_within_one() -> None:
+    ours, theirs = socket.socketpair()
+    sender, receiver, large = Wire(ours, 1 << 24), Wire(theirs, 1 << 24), batch(*range(500_000))
+    answers, logs = 5, 1_000
+
+    def send(message: pb.Message, times: int, *tables: tuple[int, pa.RecordBatch]) -> None:
+        for _ in range(times):
+            del message.parts[:]
+            sender.send(encode(message, tables), None)
+
+    log = pb.Message(log=pb.Log(level=pb.Log.INFO, message="beside"))
+    threads = [Thread(target=send, args=(pb.Message(id=1), answers, (pb.Part.EVENTS, large))), Thread(target=send, args=(log, logs))]
+    for thread in threads:
+        thread.start()
+    got = [receiver.receive(time.monotonic() + bound(20)) for _ in range(answers + logs)]
+    for thread in threads:
+        thread.join()
+    assert sum(r.message.HasField("log") for r in got) == logs
+    assert [r.table(pb.Part.EVENTS, IN) for r in got if r.message.id] == [large] * answers
+    sender.close()
+    receiver.close()

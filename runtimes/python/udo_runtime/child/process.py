@@ -127,15 +127,12 @@ class Process:
             self._close_listening()
 
     def end(self, wait_s: float = 0.0) -> str:
-        """Kill the process unless it ends by itself within `wait_s`; returns how it ended."""
-        killed = ""
-        try:
-            status = self._popen.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            killed = "was killed"
+        """Kill the process unless it ends by itself within `wait_s`, and those that it leaves behind; returns how it ended."""
+        killed = "" if self._ends_within(wait_s) else "was killed"
+        if self._popen.returncode is None:  # its number is its group's until it has been waited for
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
-            status = self._popen.wait(_KILL_S)
+        status = self._popen.wait(_KILL_S)
         self._close_listening()
         self._over.set()
         self._reader.join(_LAST_WORDS_S)
@@ -157,7 +154,19 @@ class Process:
     @property
     def has_ended(self) -> bool:
         """Whether the process has ended."""
-        return self._popen.poll() is not None
+        return self._ends_within(0.0)
+
+    def _ends_within(self, wait_s: float) -> bool:
+        """Wait for the end of the process and leave it unreaped, so that no other process can get its number, or its group's."""
+        if self._popen.returncode is not None:
+            return True
+        ended = os.pidfd_open(self._popen.pid)
+        try:
+            poll = select.poll()
+            poll.register(ended, select.POLLIN)
+            return bool(poll.poll(wait_s * 1000))
+        finally:
+            os.close(ended)
 
     @property
     def last_lines(self) -> str:

@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from threading import Lock
 
 import pyarrow as pa
 
@@ -81,6 +82,7 @@ class Wire:
     def __init__(self, sock: socket.socket, most_bytes: int) -> None:
         self._sock, self._most_bytes = sock, most_bytes
         self.shared: SharedMemory | None = None
+        self._sending = Lock()  # messages are sent whole, also if other threads send log records
         self._read, self._at, self._end = memoryview(bytearray(_READ_BYTES)), 0, 0  # bytes received and not yet taken
 
     def close(self) -> None:
@@ -91,13 +93,14 @@ class Wire:
         """Send all pieces."""
         left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         try:
-            while left:
-                self._bound(deadline)
-                sent = self._sock.sendmsg(left)
-                while left and sent >= len(left[0]):
-                    sent -= len(left.pop(0))
-                if sent:
-                    left[0] = left[0][sent:]
+            with self._sending:
+                while left:
+                    self._bound(deadline)
+                    sent = self._sock.sendmsg(left)
+                    while left and sent >= len(left[0]):
+                        sent -= len(left.pop(0))
+                    if sent:
+                        left[0] = left[0][sent:]
         except TimeoutError:
             raise WaitTimeout("it takes no more of what it is sent") from None
         except OSError as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -211,12 +212,15 @@ class Server:
 
 
 class _Logs(logging.Handler):
-    """Sends log records to the engine."""
+    """Sends log records to the engine; those of a forked process, which must not write to this one's connection, to standard error."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
-        self._wire = wire
+        self._wire, self._pid = wire, os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if os.getpid() != self._pid:
+            sys.stderr.write(record.getMessage() + "\n")
+            return
         level = _LEVELS.get(record.levelno, pb.Log.INFO)
         self._wire.send(encode(pb.Message(log=pb.Log(level=level, message=record.getMessage()))), None)
