@@ -76,10 +76,16 @@ def _once(driver: str, seed: int, quick: bool) -> _Report:
     command = [sys.executable, "-m", "udo_cli", "demo", "--json", "--driver", driver, "--seed", str(seed)]
     if quick:
         command += ["--seconds", "8"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    if done.returncode:
-        raise InvalidRun(f"udo demo ended with {done.returncode}: {done.stderr[-2000:]}")
-    return record.decode(_Report, json.loads(done.stdout))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said, errors = process.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            process.terminate()  # not killed: it stops the platform that it started
+            process.communicate()
+            raise
+    if process.returncode:
+        raise InvalidRun(f"udo demo ended with {process.returncode}: {errors[-2000:]}")
+    return record.decode(_Report, json.loads(said))
 
 
 def sections(f: Figures) -> list[Section]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import bound, require
+from tests.conftest import bound, require, wait_until
 from tests.support.docker_daemon import Daemon
 from udo_interface.java import java_home
 from udo_protocol.errors import Unavailable
@@ -34,9 +34,9 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def start(scratch: Path, *args: str, **more: str) -> subprocess.Popen[str]:
+def start(scratch: Path, *args: str, program: str = "udo_cli", **more: str) -> subprocess.Popen[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("UDO_")} | {"TMPDIR": str(scratch)} | more
-    command = [sys.executable, "-m", "udo_cli", "demo", *args]
+    command = [sys.executable, "-m", program, "demo", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
 
 
@@ -108,6 +108,20 @@ def test_ctrl_c_leaves_nothing_running_and_no_file(scratch: Path, stage: str) ->
     assert demo.returncode == 130
     assert "Traceback" not in err
     assert err.rstrip().endswith("interrupted")
+    assert left(scratch) == []
+
+
+@pytest.mark.long
+def test_the_benchmark_of_the_demo_leaves_nothing_running_when_it_is_stopped(scratch: Path) -> None:
+    benchmark = start(scratch, "--quick", program="benchmarks")
+    try:
+        wait_until(lambda: any("node_manager" in words for words in left(scratch)), 60, "the demo's node manager")
+        benchmark.terminate()
+        _, err = benchmark.communicate(timeout=bound(60))
+    finally:
+        benchmark.kill()
+        benchmark.communicate()
+    assert "Traceback" not in err
     assert left(scratch) == []
 
 

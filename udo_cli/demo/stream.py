@@ -78,8 +78,9 @@ class Stream:
         with ThreadPoolExecutor(1, "update") as background:
             while w.committed < w.rows or update is None or not update.done():
                 now = time.monotonic()
-                w.elapsed_s = now - started
-                self._feeder.feed(w.elapsed_s)
+                if w.committed < w.rows:  # the end of an update that takes longer is not part of it
+                    w.elapsed_s = now - started
+                self._feeder.feed(now - started)
                 w.fed = self._feeder.rows
                 before = w.committed
                 self._progress()
@@ -95,7 +96,6 @@ class Stream:
                 show(w)
                 self._query.awaitTermination(_LOOK_S)
             w.took_ms = update.result()
-        w.elapsed_s = time.monotonic() - started if w.committed < w.rows else w.elapsed_s
         return w
 
     def _progress(self) -> None:
