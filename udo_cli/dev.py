@@ -92,6 +92,7 @@ class DevRound:
         target, settings = build.Target.of(None, None), CliSettings()
         folder = build.load(self._directory, None, target)
         manifest = folder.manifest
+        content = _content(self._directory, command=bool(manifest.command))
         files = self._given.contents()
         batches = samples.read(self._events or self._directory / "events.json", manifest.input_schema, BATCH_ROWS)
         with throwaway.workspace("udo-dev-") as work:
@@ -101,12 +102,14 @@ class DevRound:
         told = {"operator": manifest.reference, "events": count, "answers": trial.answers.to_pylist(), "took_ms": trial.took_ms}
         if self._live:
             with remote.registry(settings) as api:
-                told |= self._answer_with(api, folder, settings, files)
+                told |= self._answer_with(api, folder, content, settings, files)
         return told
 
-    def _answer_with(self, api: Registry, folder: build.OperatorFolder, settings: CliSettings, files: dict[str, bytes]) -> dict[str, Any]:
+    def _answer_with(
+        self, api: Registry, folder: build.OperatorFolder, content: str, settings: CliSettings, files: dict[str, bytes]
+    ) -> dict[str, Any]:
         manifest = folder.manifest
-        name, version = self._name or manifest.name, self._push(api, folder, settings)
+        name, version = self._name or manifest.name, self._push(api, folder, content, settings)
         try:
             serving = api.deployment(name)
         except NotFound:
@@ -125,14 +128,17 @@ class DevRound:
         self._tidy(api, manifest.name, name)
         return {"deployment": name, "version": version, "outcome": "updated"}
 
-    def _push(self, api: Registry, folder: build.OperatorFolder, settings: CliSettings) -> str:
-        """Push the folder as a version and return its name; layers that the registry has are not sent again."""
+    def _push(self, api: Registry, folder: build.OperatorFolder, content: str, settings: CliSettings) -> str:
+        """Push the folder as a version named by its `content`; layers that the registry has are not sent again. Conflict if the folder has
+        another content by now, which has not been tested."""
         manifest, target = folder.manifest, folder.target
-        version = f"{manifest.version[:_MOST_NAME]}-dev.{_content(self._directory, command=bool(manifest.command))}"
+        version = f"{manifest.version[:_MOST_NAME]}-dev.{content}"
         named = manifests.parse(manifest.model_dump() | {"version": version}, str(self._directory / manifests.FILE_NAME))
         below = bases.find(api, "python", target.python_tag, target.platform)
         with throwaway.workspace("udo-dev-") as work:
             made = build.build(replace(folder, manifest=named), work, settings.local.dependencies, lambda _: None, below).image
+            if content != _content(self._directory, command=bool(manifest.command)):
+                raise Conflict(f"{self._directory} changed while it was being tested, so nothing was deployed; it is tested again")
             origin = provenance.of(self._directory, made, settings.user, "udo dev")
             try:
                 upload(api, named, made, lambda _: None, origin)

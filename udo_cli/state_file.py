@@ -21,6 +21,7 @@ from udo_runtime.state.groups import Group
 from udo_runtime.state.versions import Versions
 
 from udo_protocol.errors import Conflict, ProtocolError, UsageError
+from udo_protocol.files import replacing
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.state.pieces import StoredGroup
 
@@ -110,7 +111,7 @@ def _ended_group(number: int, values: dict[int, list[bytes]], version: int, form
 
 
 def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> Summary:
-    """Write the file; it appears under its name when it is complete."""
+    """Write the file, for its owner only; it appears under its name when it is complete."""
     described = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -125,19 +126,14 @@ def write(path: Path, header: pb.StateHeader, groups: Iterable[EndedGroup]) -> S
         "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     keys = size = count = complete = 0
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with gzip.open(partial, "wb", compresslevel=_LEVEL) as file:
-            file.write(msgpack.packb(described))
-            for g in groups:
-                file.write(msgpack.packb({"group": g.group, "epoch": g.epoch, "ended": g.ended, "undo": g.undo, "values": g.values}))
-                keys, size, count = keys + g.keys, size + g.bytes, count + 1
-                complete += g.group >= 0 and g.epoch is not None and g.epoch >= header.last_ended + (not g.ended)
-            behind = header.key_groups - complete
-            file.write(msgpack.packb({"groups": count, "keys": keys, "bytes": size, "behind": behind}))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as new, gzip.open(new, "wb", compresslevel=_LEVEL) as file:
+        file.write(msgpack.packb(described))
+        for g in groups:
+            file.write(msgpack.packb({"group": g.group, "epoch": g.epoch, "ended": g.ended, "undo": g.undo, "values": g.values}))
+            keys, size, count = keys + g.keys, size + g.bytes, count + 1
+            complete += g.group >= 0 and g.epoch is not None and g.epoch >= header.last_ended + (not g.ended)
+        behind = header.key_groups - complete
+        file.write(msgpack.packb({"groups": count, "keys": keys, "bytes": size, "behind": behind}))
     return Summary(described, keys, size, behind)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
 
@@ -26,6 +29,24 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def new_beside(path: Path) -> Path:
+    """An empty file in the folder of `path`, which only its owner may read and no other process writes: to be written, then renamed."""
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    os.close(fd)
+    return Path(name)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` (see `new_beside`) that replaces it at the end of the block; after an error it is removed."""
+    new = new_beside(path)
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def lock_within(fd: int, wait_s: float, *, shared: bool = False) -> bool:

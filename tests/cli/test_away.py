@@ -128,6 +128,8 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
     assert "n2" in status.stdout and here in status.stdout and "no node manager" not in status.output
     assert json.loads(udo(platform, "update", "two", "2", "--json").stdout)["nodes"] == sorted([here, "n2"])
 
+    udo(platform, "deploy", "two@2", "--name", "kept", "--on-error", "dead-letter")
+
     second.kill()
     # n2's last heartbeat is a few seconds old: a registry that counted a node as live for half a minute would fail here.
     wait_until(lambda: not second.live(), 20, "n2 to count as away")
@@ -137,6 +139,9 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
     told = json.loads(udo(platform, "rollback", "two", "--json").stdout)
     assert (told["nodes"], told["missed"]) == ([here], ["n2"])
     assert "1 answering, 1 away" in udo(platform, "ls", "deployments").stdout
+    refused = udo(platform, "undeploy", "kept", code=4)
+    assert "would delete its data: node n2 is away since" in refused.output and "use --drop-state" in refused.output
+    udo(platform, "undeploy", "kept", "--drop-state")
     for env in ({}, elsewhere):
         status = udo(platform, "status", code=5, **env)
         assert "away since" in status.stdout and f"node n2 ({here}:{second.home / 'node.sock'}) is away since" in status.stderr

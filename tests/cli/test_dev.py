@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -95,6 +96,26 @@ def test_a_models_file_is_watched_and_goes_live_with_the_version_that_is(platfor
         assert second["outcome"] == "updated" and [a["flagged"] for a in second["answers"]] == [True, True, True]
         wait_until(lambda: answered(platform, "scorer", 50.0), 10, "the new model to answer")
     platform("undeploy", "scorer")
+
+
+def test_a_save_while_the_one_before_is_tested_is_not_deployed_untested(
+    platform: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "hasty"
+    platform("init", folder, "--style", "event")
+    for name in (k for k in os.environ if k.startswith("UDO_")):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("UDO_HOME", str(platform.home))
+    tested = dev.tried.answer
+
+    def save_meanwhile(*given: Any) -> Any:
+        save(folder / "hasty.py", "yield {", "raise ValueError('half done')\n        yield {")
+        return tested(*given)
+
+    monkeypatch.setattr(dev.tried, "answer", save_meanwhile)
+    told = dev.DevRound(folder, None, None, dev.Given(), live=True, say=lambda _: None).run()
+    assert not told["ok"] and told["error"]["code"] == "conflict" and "changed while it was being tested" in told["error"]["message"]
+    assert "hasty" not in platform("ls", "deployments").out
 
 
 def test_samples_alone_need_no_platform(udo: Shell, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from udo_cli.options import given
+from udo_cli.platform import remote
 from udo_protocol.errors import NotFound, UsageError
 
 
@@ -23,6 +25,14 @@ def test_environment_refuses_what_is_no_assignment(text: str) -> None:
 def test_a_file_keeps_its_name_or_gets_the_given_one(tmp_path: Path) -> None:
     (tmp_path / "m.bin").write_bytes(b"x")
     assert given.file_contents([str(tmp_path / "m.bin"), f"{tmp_path / 'm.bin'}:models/a.bin"]) == {"m.bin": b"x", "models/a.bin": b"x"}
+
+
+def test_a_node_is_known_by_its_name_also_beside_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("b").mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("node.sock")
+        assert [remote.is_name(text) for text in ("b", "node.sock", "./b", "", None)] == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])

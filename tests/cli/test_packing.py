@@ -97,6 +97,9 @@ def test_dependencies_become_a_layer_of_their_own_that_the_operator_can_import(
     assert not any(n.endswith(("RECORD", "direct_url.json", ".lock")) for n in names)
     wheel(tmp_path, "udo_sample_dep", 42)  # a local file may change without changing its name
     assert udo("test", folder, "--json").json["answers"] == [{"b": 42}, {"b": 42}]
+    for facts in stored[0].parent.glob("*.json"):  # as if the disk had been full
+        facts.write_bytes(b"")
+    assert udo("test", folder, "--json").json["answers"] == [{"b": 42}, {"b": 42}]
 
 
 @pytest.mark.long

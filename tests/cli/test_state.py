@@ -86,6 +86,7 @@ def test_an_export_shows_the_last_complete_epoch_and_is_imported_under_another_n
     run(visits, TWO, 0, [3])  # makes them durable
     made = platform("state", "export", "visits", ONE, file, "--force", "--json").json
     assert (made["keys"], made["last_ended"], made["key"]) == (3, 1, [["a", "int64"]])
+    assert file.stat().st_mode & 0o777 == 0o600
     assert platform("state", "export", "visits", ONE, file, code=4).err.count("--force") == 1
     under_way.lane.close()
     under_way.close()
@@ -155,6 +156,10 @@ def test_a_drop_is_refused_while_in_use_and_asks_before_it_acts(platform: Shell,
     assert platform("state", "drop", "visits", "1111", "--yes", "--force", "--json").json["dropped"] == ONE
     assert ONE not in sessions(platform)
     assert run(visits, ONE, 0, [1], run="r2") == [1]
+    alone = {"UDO_NODE": str(platform.home / "node" / "node.sock"), "UDO_HOME": str(platform.home / "nothing")}
+    dropped = platform("state", "drop", "visits", ONE, "--yes", "--force", **alone)
+    assert "not asked: other nodes" in dropped.err and "repeat the command" in dropped.err
+    assert run(visits, ONE, 0, [1], run="r3") == [1]
 
 
 def test_undeploying_says_what_state_would_be_lost(platform: Shell, visits: NodeClient) -> None:

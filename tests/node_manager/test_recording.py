@@ -253,14 +253,14 @@ def test_ctrl_c_leaves_a_valid_file_of_what_has_come(
     wait_until(lambda: pins(daemon) == [1], 20, "the recording to begin")
     each.send(range(64 << 10))
     each.receive()
-    partial = tmp_path / ".r.partial"
-    wait_until(lambda: partial.stat().st_size > 512 << 10, 20, "the frame to be written")
+    (new,) = tmp_path.glob(".r.*.new")
+    wait_until(lambda: new.stat().st_size > 512 << 10, 20, "the frame to be written")
     cli.send_signal(signal.SIGINT)
     out, _ = cli.communicate(timeout=bound(30))
     assert cli.returncode == 0
     said = json.loads(out)
     assert (said["frames"], said["events"], said["reason"]) == (1, 64 << 10, recorder.INTERRUPTED)
-    assert not partial.exists()
+    assert not new.exists() and file.stat().st_mode & 0o777 == 0o600
     outcome, _ = by_lane(udo, local(add(1), **STATELESS), file)
     assert outcome["answers"] == 64 << 10
 
@@ -269,7 +269,7 @@ def test_what_cannot_be_recorded_is_said(daemon: Daemon, udo: Shell, tmp_path: P
     udo.env["UDO_NODE"] = str(daemon.home / "node.sock")
     file = tmp_path / "r"
     assert "no deployment 'x'" in udo("record", "x", "--for", "1s", "-o", file, code=3).err
-    assert not list(tmp_path.glob(".*partial"))
+    assert not list(tmp_path.glob(".r.*"))
     daemon.deploy(add(1))
     assert "expected a time such as" in udo("record", "d", "--for", "soon", "-o", file, code=2).err
     assert "no folder" in udo("record", "d", "--for", "1s", "-o", tmp_path / "x" / "y", code=3).err

@@ -42,7 +42,7 @@ def command(name: str, drop_state: bool, as_json: bool) -> None:
 
 
 def _held(api: Registry, name: str) -> list[str]:
-    """The deployment's state and dead letters on live nodes, in words; nodes that cannot be asked from here are named, too."""
+    """The deployment's state and dead letters on its nodes, in words; nodes that are away or cannot be asked from here are named, too."""
     from udo_cli.platform import usage
     from udo_protocol.errors import NotFound, SlotBroken, Unavailable
     from udo_protocol.state.dead_letters import FAIL
@@ -50,7 +50,7 @@ def _held(api: Registry, name: str) -> list[str]:
     found = api.deployment(name)
     if not found["manifest"].get("key") and found["policy"] == FAIL:
         return []
-    held = []
+    held = [f"node {n['node']} is away since {n['away_since']}: what it has cannot be asked" for n in found["nodes"] if n["away_since"]]
     for where, node in usage.live_nodes(api):
         try:
             if node is None:

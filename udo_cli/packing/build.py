@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from udo_protocol.formats.manifest import Manifest
 
 # Unpacked dependency layers that are kept for the next check: about as many as a user has operators in work at a time.
 UNPACKED_KEPT = 5
+# Those that were used more recently stay, too: a command that uses one does not last longer.
+UNPACKED_UNUSED_S = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,18 @@ def unpacked(layer: Layer | None, cache: Path) -> Path | None:
             with suppress(OSError):  # another push has just made it
                 files.rename(folder)
     os.utime(folder)
-    for old in sorted(folder.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-UNPACKED_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in sorted(folder.parent.iterdir(), key=_used_at)[:-UNPACKED_KEPT]:
+        if time.time() - _used_at(old) > UNPACKED_UNUSED_S:
+            shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def _used_at(folder: Path) -> float:
+    """When the folder was used last; 0 if another command has just removed it."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 @dataclass(frozen=True)

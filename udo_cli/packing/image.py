@@ -51,11 +51,6 @@ class BuiltImage:
     base: BaseImage | None = None
 
     @property
-    def config_digest(self) -> str:
-        """sha256 of the config's bytes."""
-        return digest_of(self.config)
-
-    @property
     def digest(self) -> str:
         """sha256 of the manifest's bytes: the version's digest."""
         return digest_of(self.manifest)

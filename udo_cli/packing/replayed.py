@@ -10,6 +10,7 @@ from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import boxed, isolated
 from udo_cli.packing.build import UnpackedOperator
 from udo_protocol.errors import NotFound, SchemaError, UsageError
+from udo_protocol.files import replacing
 from udo_protocol.formats.manifest import Manifest
 from udo_protocol.formats.recording_file import Recording
 from udo_protocol.formats.schema import from_ipc, misfits
@@ -64,13 +65,8 @@ def _to_parquet(source: Path, target: Path) -> None:
 
     from udo_protocol.formats.body import read_stream
 
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        with pa.OSFile(str(source), "rb") as file:
-            schema, answers = read_stream(file)
-            with pq.ParquetWriter(partial, schema) as writer:
-                for batch in answers:
-                    writer.write_batch(batch)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(target) as new, pa.OSFile(str(source), "rb") as file:
+        schema, answers = read_stream(file)
+        with pq.ParquetWriter(new, schema) as writer:
+            for batch in answers:
+                writer.write_batch(batch)

@@ -15,9 +15,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from udo_cli.packing.layers import DEPENDENCIES_ROOT, Layer, pack
 from udo_protocol.errors import UsageError, WaitTimeout
+from udo_protocol.files import replace_file
+
+# What is kept of a layer in a file beside it.
+_FACTS = ("digest", "diff_id", "size_bytes")
 
 # Time to resolve and download: large wheels over a slow connection.
 RESOLVE_TIMEOUT_S = 900
@@ -45,17 +50,26 @@ def dependencies_layer(
         # The key depends on the hashes of the files: a wheel may change under the same name.
         key = hashlib.sha256(json.dumps(["2", python_tag, platform, locked]).encode()).hexdigest()
         stored, facts = cache / f"{key}.tar.gz", cache / f"{key}.json"
-        if stored.exists() and facts.exists():
+        if (known := _known(stored, facts)) is not None:
             say(f"dependencies: cached ({packages})")
-            return Layer(path=stored, kind="dependencies", packages=packages, **json.loads(facts.read_text("utf-8")))
+            return Layer(path=stored, kind="dependencies", packages=packages, **known)
         say(f"dependencies: {packages} for {python_tag} {platform}")
         (work / "locked.txt").write_text(locked, "utf-8")
         target = ["--target", str(work / "target"), "--link-mode", "copy", "--require-hashes", "--requirements", str(work / "locked.txt")]
         _uv("install", target, python_tag, platform, base)
         layer = pack("dependencies", DEPENDENCIES_ROOT, _installed(work / "target"), work / "layer.tar.gz")
         os.replace(layer.path, stored)
-    facts.write_text(json.dumps({"digest": layer.digest, "diff_id": layer.diff_id, "size_bytes": layer.size_bytes}), "utf-8")
+    replace_file(facts, json.dumps({name: getattr(layer, name) for name in _FACTS}).encode(), durable=True)
     return replace(layer, path=stored, packages=packages)
+
+
+def _known(stored: Path, facts: Path) -> dict[str, Any] | None:
+    """What is known of a cached layer; None if it, or this, was not written to its end."""
+    try:
+        known, size = json.loads(facts.read_bytes()), stored.stat().st_size
+    except (FileNotFoundError, ValueError):
+        return None
+    return known if isinstance(known, dict) and known.keys() == set(_FACTS) and known["size_bytes"] == size else None
 
 
 def _locked(requirements: Sequence[str], python_tag: str, platform: str, base: Path) -> str:

@@ -36,7 +36,7 @@ def node(address: str | None = None) -> NodeClient:
 
 def is_name(address: str | None) -> bool:
     """Whether `--node` names a node, and not a socket."""
-    return bool(address) and "/" not in str(address) and not Path(str(address)).exists()
+    return bool(address) and "/" not in str(address) and not Path(str(address)).is_socket()
 
 
 def reference(text: str) -> tuple[str, str]:

@@ -24,15 +24,18 @@ class PlacedSession:
 
 def there(deployment: str, address: str | None) -> tuple[list[PlacedSession], list[str]]:
     """The sessions on this node, or on the one at `address`; over nodes those on all, with a line for each node that could not be asked."""
-    placed = False
+    placed, unknown = False, list[str]()
     if not address:
-        with contextlib.suppress(NotFound, Unavailable), remote.registry() as api:  # else it is this node's alone
-            placed = over_nodes.is_keyed_over(api.deployment(deployment))
+        try:
+            with contextlib.suppress(NotFound), remote.registry() as api:  # else it is this node's alone
+                placed = over_nodes.is_keyed_over(api.deployment(deployment))
+        except Unavailable as e:
+            unknown.append(f"not asked: other nodes, if they have a part of it: {e}")
     if placed:
         answers, silent = usage.ask_all(None, lambda node: _sessions(node, deployment), everywhere=True)
         return _merged(answers), silent
     node = remote.node(address)
-    return _merged([(node, _sessions(node, deployment))]), []
+    return _merged([(node, _sessions(node, deployment))]), unknown
 
 
 def find(deployment: str, text: str, address: str | None) -> tuple[PlacedSession, list[str]]:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from udo_protocol.errors import UsageError
+from udo_protocol.files import new_beside
 
 FORMAT, FORMAT_VERSION = "udo-recording", 1
 _FRAME = struct.Struct("<QQ")  # sequence number, length
@@ -24,12 +25,13 @@ Stored = tuple[bytes, bytes | None, list[bytes]]
 
 
 class Writer:
-    """Writes to a file beside `path`, which `close` renames to `path` once complete. Leaving the context without `close` removes it."""
+    """Writes to a file beside `path`, for its owner only, which `close` renames to `path` once complete. Leaving the context without
+    `close` removes it."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._partial = path, path.with_name(f".{path.name}.partial")
+        self._path, self._new = path, new_beside(path)
         # Stored, not compressed: Arrow data shrinks little at the speed at which frames come.
-        self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._zip = zipfile.ZipFile(self._new, "w", zipfile.ZIP_STORED, allowZip64=True)
         self._frames: IO[bytes] | None = None
         self._schemas: dict[bytes, bytes] = {}
         self._sessions = -1
@@ -42,7 +44,7 @@ class Writer:
             self._end_frames()
             self._zip.close()
         finally:
-            self._partial.unlink(missing_ok=True)
+            self._new.unlink(missing_ok=True)
 
     def header(self, header: Mapping[str, Any]) -> None:
         """Write the description of the recording; must come first."""
@@ -77,7 +79,7 @@ class Writer:
             self._zip.writestr(f"schemas/{identity.hex()}", ipc)
         self._json("end.json", end)
         self._zip.close()
-        self._partial.replace(self._path)
+        self._new.replace(self._path)
 
     def _end_frames(self) -> None:
         if self._frames is not None:
