@@ -22,7 +22,8 @@ from tests.support.selection import long
 from udo_cli.state_file import ended_groups
 from udo_cli.text.state_text import entries
 from udo_interface import udo
-from udo_interface.spark import keyed_plan
+from udo_interface.spark import call, keyed_plan
+from udo_interface.spark.keyed_plan import Batch
 from udo_interface.store.spark_partitions import groups_of
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -159,6 +160,52 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
     finally:
         query.stop()
     assert len(planned) == 1, "a run has one place among the runs, however often it plans"
+    stream.check()
+
+
+def test_a_call_inside_foreach_batch_has_one_id_in_a_run_and_a_second_one_with_the_same_state_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call, "_batches", {})
+    monkeypatch.setattr(call, "_KEPT_ENTRIES", 3)
+
+    def made(run: str, batch: str, *of: str) -> str:
+        return call._call_id(Batch("query", run, batch), *of)
+
+    assert made("first", "5", "count", "") == "foreachBatch.1"
+    assert made("second", "5", "count", "") == "foreachBatch.1", "the run before has failed in the batch"
+    assert made("second", "6", "count", "other") == made("second", "6", "sum", "") == "foreachBatch.1", "calls with states of their own"
+    assert [made("second", "6", "count", "") for _ in range(2)] == ["foreachBatch.1", "foreachBatch.2"]
+    assert made("second", "7", "count", "") == "foreachBatch.1"
+    assert {run for _, run, *_ in call._batches} == {"second"}, "what is known of runs that have ended is not kept for ever"
+
+
+@pytest.mark.parametrize("other", [long(False), True])
+def test_a_call_inside_foreach_batch_goes_on_after_a_batch_that_failed_behind_it_and_beside_a_call_in_some_batches(
+    stream: Stream, count: str, other: bool
+) -> None:
+    failing = [1]
+    for _ in range(4):
+        stream.add()
+
+    def each(df: DataFrame, epoch: int) -> None:
+        if other and epoch < 2:
+            udo(count)(df, key="k", uid="other").collect()
+        stream.rows[epoch] = [tuple(r) for r in udo(count)(df, key="k").collect()]  # type: ignore[misc]
+        if epoch in failing:
+            failing.remove(epoch)
+            raise RuntimeError("it fails behind the call")
+
+    def run() -> None:
+        query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(stream.directory / "ckpt")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with pytest.raises(PySparkException, match="it fails behind the call"):
+        run()
+    run()
     stream.check()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Conf = Callable[[str, str], str | None]
+K = TypeVar("K")
+V = TypeVar("V")
 log = logging.getLogger(__name__)
 
 
@@ -165,7 +167,8 @@ class DeployedOperator:
         grouped = with_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
         given, marked = keyed_plan.partitioned(grouped, partitions, columns, order, deployed.reference, chosen.uid, deployed.what)
         start_empty, plan = chosen.start == "empty", self._plan(df, inside)
-        return given, Keys(partitions, _call_id(inside), start_empty, plan, stored, deployed.key_groups, marked, lasting)
+        call = _call_id(inside, deployed.reference, chosen.uid)
+        return given, Keys(partitions, call, start_empty, plan, stored, deployed.key_groups, marked, lasting)
 
     def _in_jvm(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, fields: list[T.StructField]) -> bool:
         """Whether the call takes the JVM path; UsageError if it asks for the JVM path and cannot take it."""
@@ -202,11 +205,13 @@ class DeployedOperator:
     def _plan(self, df: DataFrame, inside: Batch | None) -> int:
         """The number of this plan; in foreachBatch, which plans each batch anew, the number of the first plan of the query's run."""
         run = None if inside is None else (inside.query, inside.run)
-        if run is not None and run in _first_plans:
-            return _first_plans[run]
+        with _planning:
+            if run is not None and (first := _first_plans.get(run)) is not None:
+                return _noted(_first_plans, run, first)
         conf = df.sparkSession.conf.get
         number = plan(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
-        return number if run is None else _first_plans.setdefault(run, number)
+        with _planning:
+            return number if run is None else _noted(_first_plans, run, _first_plans.get(run, number))
 
     def _task(
         self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, kept: Sequence[T.StructField], keys: Keys | None
@@ -325,19 +330,32 @@ def _stored(location: str | os.PathLike[str], deployed: Deployed, *, lasting: bo
     return stored
 
 
+# Entries that are kept of what foreachBatch has planned: far more than a driver's queries use at a time, so those left out have ended.
+_KEPT_ENTRIES = 10_000
+_planning = Lock()
 _first_plans: dict[tuple[str, str], int] = {}  # (query, run) -> the number of the first plan that foreachBatch made in it
-_counting = Lock()
-_foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed calls made in it)
+_batches: dict[tuple[str, str, str, str], tuple[str, int]] = {}  # query, run, deployment, uid -> the last batch, the keyed calls in it
 
 
-def _call_id(inside: Batch | None) -> str:
-    """An id of this call within the query: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
+def _call_id(inside: Batch | None, deployment: str, uid: str) -> str:
+    """An id of this call among those of a run that use the same state: the same when its plan is evaluated again, and from batch to batch
+    in foreachBatch, whichever other calls a batch makes."""
     if inside is None:
         return secrets.token_hex(4)
-    with _counting:
-        before, count = _foreach_batch.get(inside.query, ("", 0))
-        _foreach_batch[inside.query] = (inside.batch, count + 1 if before == inside.batch else 1)
-        return f"foreachBatch.{_foreach_batch[inside.query][1]}"
+    with _planning:
+        of = (inside.query, inside.run, deployment, uid)
+        batch, count = _batches.get(of, ("", 0))
+        _, count = _noted(_batches, of, (inside.batch, count + 1 if batch == inside.batch else 1))
+        return f"foreachBatch.{count}"
+
+
+def _noted(entries: dict[K, V], key: K, value: V) -> V:
+    """Make it the newest entry, and forget the oldest ones."""
+    entries.pop(key, None)
+    entries[key] = value
+    while len(entries) > _KEPT_ENTRIES:
+        del entries[next(iter(entries))]
+    return value
 
 
 def _kept(df: DataFrame, name: str, deployed: Deployed, *, in_jvm: bool) -> T.StructField:
