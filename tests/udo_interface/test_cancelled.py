@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,24 @@ def test_a_keyed_job_that_is_cancelled_leaves_no_state_and_the_next_one_counts_f
     go.touch()
     assert sorted(r.n for r in udo(name)(events, key="k").collect()) == list(range(1, 101))
     wait_until(lambda: not list(connect_node(platform.node).sessions(name).sessions), 60, "no session of the jobs to be left")
+
+
+@pytest.mark.long
+def test_a_keyed_job_that_is_cancelled_closes_its_lanes_in_all_slots(spark: SparkSession, platform: Platform) -> None:
+    go, name = platform.sign(), "cancelled"
+    platform.push(HELD.format(at=50, go=str(go), counted=KEYED), name=name, **MANIFEST)
+    platform.deploy(name, slots=3)
+    events = spark.range(0, 100, 1, 2).selectExpr("id", "'k' AS k")
+    with closing(platform.queue()) as queue:
+
+        def lanes() -> int:
+            """Return the number of slots that have lanes."""
+            return len(queue.call("KEYS", f"udo:{name}:*:lanes"))
+
+        job = udo(name, path="jvm")(events, key="k")
+        cancelled(spark, job.collect, lambda: platform.said(name, "holding") and lanes() == 3)
+        wait_until(lambda: lanes() == 0, 60, "all lanes to be closed")
+    go.touch()
 
 
 @pytest.mark.long

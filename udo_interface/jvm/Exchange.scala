@@ -265,10 +265,7 @@ private[udo] final class Exchange(
       () => buffers.flatten.foreach(_.close()),
       () => readers.values.foreach(_.close()),
       () => allocator.close())
-    val failed = steps.flatMap { step =>
-      try { step(); None }
-      catch { case e: Exception => Some(e) }
-    }
+    val failed = Lanes.each(steps)
     // A leak of buffers is our mistake and is reported, unless the task has a worse failure to report.
     if (failed.nonEmpty && !context.isFailed() && !context.isInterrupted()) throw failed.head
   }

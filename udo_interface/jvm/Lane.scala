@@ -4,12 +4,15 @@ import java.util.concurrent.TimeUnit
 
 import org.apache.arrow.memory.ArrowBuf
 
+import org.apache.spark.TaskKilledException
+
 /**
  * A lane over one slot, as udo_interface/lane/lane.py: frames go out numbered, up to a window ahead of their answers, which come back in
  * order. It never reorders, repeats or drops a frame; any mismatch raises, naming the place. A keyed attempt's frames are handed
  * back if the slot refuses them because key groups have moved.
  */
-private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, connection: Connection, schemaId: Array[Byte]) {
+private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, connection: Connection, schemaId: Array[Byte])
+    extends AutoCloseable {
   import Lane._
 
   val place: Place = slot.place
@@ -202,7 +205,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   }
 
   /** Close the lane; the outcome of the last push does not matter any more. */
-  def close(): Unit = {
+  override def close(): Unit = {
     early.values.foreach(_.bytes.close())
     early.clear()
     try {
@@ -213,6 +216,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
       end.close()
     } catch {
       case _: UdoException | _: java.io.IOException | _: java.nio.channels.ClosedSelectorException => // it ends with its connection
+      case _: TaskKilledException | _: InterruptedException => // so it does when the task is killed: nobody waits for the reply
     } finally connection.close()
   }
 

@@ -111,16 +111,16 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
       opened.slots.foreach(slot => use(slot, connections.dequeue()))
     } catch {
       case e: Throwable =>
-        connections.foreach(_.close())
-        close()
+        Lanes.each((connections.toSeq ++ found).map(open => () => open.close()))
         throw e
     }
   }
 
-  /** Close each lane; whatever happened, the answers and credits go at once. */
+  /** Close each lane, also if another one fails; whatever happened, the answers and credits go at once. */
   def close(): Unit = {
-    found.foreach(_.close())
+    val failed = Lanes.each(found.toSeq.map(lane => () => lane.close()))
     found.clear()
+    failed.headOption.foreach(throw _)
   }
 }
 
@@ -129,6 +129,12 @@ private[udo] object Lanes {
   private val ReplacedIncrementUs = 20000L
   private val ReplacedCeilingUs = 500000L
   private val OpenWaitS = 30L
+
+  /** Take each step even if another one fails; return the failures. */
+  def each(steps: Seq[() => Unit]): Seq[Exception] = steps.flatMap { step =>
+    try { step(); None }
+    catch { case e: Exception => Some(e) }
+  }
 
   private def whileReplaced() = new LinearBackoff(ReplacedIncrementUs, ReplacedCeilingUs)
 
