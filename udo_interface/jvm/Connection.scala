@@ -37,7 +37,7 @@ private[udo] final class Connection(
   private val stream =
     try if (path.contains("://")) Connection.tls(path, tls, deadline(WaitS)) else SocketStream.unix(path)
     catch {
-      case _: SocketTimeoutException => throw gone(f"it did not answer within $WaitS%.0f s")
+      case _: SocketTimeoutException => throw gone(s"it did not answer within ${math.round(WaitS)} s")
       case e: SSLException => throw refused(e)
       case e: IOException =>
         throw UdoException.serverLost(s"no server answers on $path: ${e.getMessage}; is the node manager running? (udo status)")
@@ -116,7 +116,7 @@ private[udo] final class Connection(
   private def guarded[T](seconds: Double)(step: => T): T = {
     try step
     catch {
-      case _: SocketTimeoutException => close(); throw gone(f"it did not answer within $seconds%.0f s")
+      case _: SocketTimeoutException => close(); throw gone(s"it did not answer within ${math.round(seconds)} s")
       case _: EOFException => close(); throw gone("it closed the connection")
       case e: SSLException => close(); throw refused(e)
       case e: IOException =>
