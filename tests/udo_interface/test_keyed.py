@@ -389,6 +389,13 @@ def test_an_rdd_that_is_partitioned_by_key_takes_a_keyed_operator(spark: SparkSe
     assert Counter(r.k for r in rows) == {r.k: max(s.n for s in rows if s.k == r.k) for r in rows}
 
 
+def test_an_rdd_takes_a_keyed_operator_that_has_another_number_of_key_groups(spark: SparkSession, platform: Platform) -> None:
+    platform.push(COUNT, name="groups", **MANIFEST)
+    platform.deploy("groups", limits={"key_groups": 2})
+    rdd = spark.sparkContext.parallelize([("a", 1), ("b", 2), ("a", 3)], 1).partitionBy(2).map(lambda p: Row(id=p[1], k=p[0]))
+    assert sorted(map(tuple, rdd.mapPartitions(udo("groups", key="k").map_partitions).collect())) == [(1, "a", 1), (2, "b", 1), (3, "a", 2)]
+
+
 def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(spark: SparkSession, count: str, platform: Platform) -> None:
     df = spark.createDataFrame([(1, "a")], "id long, k string")
     stateless = platform.operator()

@@ -196,7 +196,7 @@ class DeployedOperator:
         keys = None
         if _require_key(deployed, self.options.key):
             settings.check_keyed(conf)
-            keys = Keys(0, secrets.token_hex(4))
+            keys = Keys(0, secrets.token_hex(4), key_groups=deployed.key_groups)
         return self._task(deployed, self.options, conf, deployed.output, [], keys).rows
 
     def _fetch(self, conf: Conf) -> Deployed:
