@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
@@ -389,11 +390,18 @@ def test_an_rdd_that_is_partitioned_by_key_takes_a_keyed_operator(spark: SparkSe
     assert Counter(r.k for r in rows) == {r.k: max(s.n for s in rows if s.k == r.k) for r in rows}
 
 
-def test_an_rdd_takes_a_keyed_operator_that_has_another_number_of_key_groups(spark: SparkSession, platform: Platform) -> None:
+def test_an_rdd_may_have_as_many_partitions_as_its_keyed_operator_has_key_groups(spark: SparkSession, platform: Platform) -> None:
     platform.push(COUNT, name="groups", **MANIFEST)
     platform.deploy("groups", limits={"key_groups": 2})
-    rdd = spark.sparkContext.parallelize([("a", 1), ("b", 2), ("a", 3)], 1).partitionBy(2).map(lambda p: Row(id=p[1], k=p[0]))
-    assert sorted(map(tuple, rdd.mapPartitions(udo("groups", key="k").map_partitions).collect())) == [(1, "a", 1), (2, "b", 1), (3, "a", 2)]
+    pairs = spark.sparkContext.parallelize([("a", 1), ("b", 2), ("a", 3)], 1)
+
+    def counted(partitions: int) -> list[Any]:
+        rows = pairs.partitionBy(partitions).map(lambda p: Row(id=p[1], k=p[0]))
+        return sorted(map(tuple, rows.mapPartitions(udo("groups", key="k").map_partitions).collect()))
+
+    assert counted(2) == [(1, "a", 1), (2, "b", 1), (3, "a", 2)]
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"expected at most 2 partitions, got number 3. .*--key-groups"):
+        counted(3)
 
 
 def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(spark: SparkSession, count: str, platform: Platform) -> None:
