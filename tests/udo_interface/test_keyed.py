@@ -454,11 +454,12 @@ def test_a_micro_batch_in_which_nothing_reaches_an_operator_is_an_epoch_for_it(s
 
 def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: SparkSession, count: str, platform: Platform) -> None:
     df = spark.createDataFrame([(1, "a")], "id long, k string")
-    with _set(spark, spark_speculation="true"):
-        for refused in (lambda: udo(count)(df, key="k"), lambda: udo(count, key="k").map_partitions):
-            with pytest.raises(UsageError, match="spark.speculation=false"):
-                refused()
-        udo(platform.operator())(df)
+    for said in ("true", "True"):  # the latter by SparkConf().set("spark.speculation", True)
+        with _set(spark, spark_speculation=said):
+            for refused in (lambda: udo(count)(df, key="k"), lambda: udo(count, key="k").map_partitions):
+                with pytest.raises(UsageError, match="spark.speculation=false"):
+                    refused()
+            udo(platform.operator())(df)
     udo(count)(df, key="k")
 
 

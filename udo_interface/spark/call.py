@@ -362,7 +362,7 @@ def _kept(df: DataFrame, name: str, deployed: Deployed, *, in_jvm: bool) -> T.St
     if name not in df.columns:
         raise SchemaError(f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(df.columns)}")
     field = df.schema[name]
-    if not in_jvm and df.sparkSession.conf.get(settings.VALIDATED, "false") == "true" and (untold := untold_type(field.dataType)):
+    if not in_jvm and settings.is_true(df.sparkSession.conf.get, settings.VALIDATED) and (untold := untold_type(field.dataType)):
         raise SchemaError(
             f"keep={name!r}: {settings.VALIDATED} is true, and the batches of PySpark do not tell that a column is of type "
             f"{untold.simpleString()}, so Spark would refuse each of them. Set it to false, which is the default, or cast the column"

@@ -53,7 +53,7 @@ def obstacle(
         return "with store= Python workers bring the state and take it"
     if not hasattr(df, "_jdf"):
         return "Spark Connect has no JVM on this side"
-    if df.isStreaming and conf(settings.REAL_TIME_CHECK, "true") == "false":
+    if df.isStreaming and not settings.is_true(conf, settings.REAL_TIME_CHECK, "true"):
         return "the query is meant for real-time mode, in which answers must not wait for input"
     if "://" in (node := _node(conf)).removeprefix("unix://"):
         return f"the node manager is on another host ({node})"

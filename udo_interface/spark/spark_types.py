@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from udo_interface.spark.settings import is_true
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import misfits, type_text
 
@@ -155,7 +156,7 @@ def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
 
 def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str]:
     """A function whose result is the same for two column names if a session with these settings takes them for one column."""
-    return str if conf("spark.sql.caseSensitive", "false") == "true" else str.casefold
+    return str if is_true(conf, "spark.sql.caseSensitive") else str.casefold
 
 
 def require_apart(df: DataFrame, columns: Iterable[str], what: str) -> None:
