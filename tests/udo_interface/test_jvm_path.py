@@ -233,6 +233,51 @@ def test_an_answer_of_narrower_columns_in_another_order_is_widened_as_on_the_pyt
     assert found[settings.JVM] == found[settings.PYTHON] == [(i, 0.25, "a") for i in range(30)]
 
 
+def test_an_answer_of_types_that_spark_does_not_read_is_widened_as_on_the_python_path(spark: SparkSession, platform: Platform) -> None:
+    """The new version was deployed after the query had been planned."""
+    answer = """
+        import pyarrow as pa
+        from udo_runtime import operator
+        @operator
+        def run(batch):
+            def all_but_first(values, of):
+                return pa.array([None, *values[1:]], of)
+            ids = batch.column("id").to_pylist()
+            instant = pa.timestamp("{unit}", "UTC")
+            moments = [i * {per_second} for i in ids]
+            return {{
+                "id": batch.column("id"),
+                "at": all_but_first(moments, instant),
+                "wall": all_but_first(moments, pa.timestamp("{unit}")),
+                "u8": all_but_first([i % 256 for i in ids], pa.{u8}()),
+                "u16": all_but_first([65_535 - i for i in ids], pa.{u16}()),
+                "u32": all_but_first([2**31 + i for i in ids], pa.{u32}()),
+                "half": pa.array([i / 4 for i in ids], pa.float32()).cast(pa.{half}()),
+                "l": all_but_first([[m, None] * (i % 3) for i, m in zip(ids, moments)], pa.list_(instant)),
+                "s": all_but_first([dict(a=m, b=i % 256) for i, m in zip(ids, moments)], pa.struct([{fields}])),
+                "m": all_but_first([[("k", i % 256)] * (i % 2) for i in ids], pa.map_(pa.string(), pa.{u8}())),
+            }}
+        """
+    planned = {"unit": "us", "per_second": 10**6, "u8": "int16", "u16": "int64", "u32": "int64", "half": "float64"}
+    planned["fields"] = '("a", instant), ("b", pa.int64())'
+    narrow = {"unit": "ms", "per_second": 10**3, "u8": "uint8", "u16": "uint16", "u32": "uint32", "half": "float16"}
+    narrow["fields"] = '("b", pa.uint8()), ("a", instant)'
+
+    def columns(unit: str, u8: str, u16: str, u32: str, half: str, struct: str) -> dict[str, str]:
+        moments = {"at": f"timestamp[{unit}, tz=UTC]", "wall": f"timestamp[{unit}]", "l": f"list<timestamp[{unit}, tz=UTC]>"}
+        return {"id": "int64", "u8": u8, "u16": u16, "u32": u32, "half": half, "s": struct, "m": f"map<string, {u8}>", **moments}
+
+    wide = columns("us", "int16", "int64", "int64", "double", "struct<a: timestamp[us, tz=UTC], b: int64>")
+    name = platform.operator(answer.format(**planned), output=wide)
+    other = columns("ms", "uint8", "uint16", "uint32", "halffloat", "struct<b: uint8, a: timestamp[ms, tz=UTC]>")
+    platform.push(answer.format(**narrow), name=name, version="2", output=other)
+    calls = {path: udo(name)(spark.range(0, 300, 1, 1), path=path) for path in (settings.JVM, settings.PYTHON)}
+    before = calls[settings.PYTHON].collect()
+    assert platform.update(name, "2") == "done"
+    assert calls[settings.PYTHON].collect() == before
+    assert calls[settings.JVM].collect() == before
+
+
 def test_a_batch_above_the_bound_of_a_frame_travels_in_parts_and_one_event_above_it_is_refused(
     spark: SparkSession, platform: Platform
 ) -> None:
