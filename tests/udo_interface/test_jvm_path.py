@@ -391,6 +391,26 @@ def test_sources_that_do_not_compile_are_told_with_what_the_compiler_says(tmp_pa
 
 
 @pytest.mark.short
+def test_processes_with_one_number_in_containers_that_share_a_cache_compile_each_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[Path] = []
+
+    def compiled(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        drafts.append(Path(command[command.index("-d") + 1]))
+        drafts[-1].write_text("jar")
+        if len(drafts) == 1:
+            jar.build(target)  # of the other one, meanwhile
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    target = tmp_path / "a.jar"
+    monkeypatch.setattr(jar, "java_home", lambda _: Path("/java"))
+    monkeypatch.setattr(subprocess, "run", compiled)
+    jar.build(target)
+    assert len(set(drafts)) == 2 and [p.name for p in tmp_path.iterdir()] == ["a.jar"]
+
+
+@pytest.mark.short
 def test_another_version_of_spark_gets_a_jar_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Path] = []
     monkeypatch.setattr(jar, "build", lambda target, env=None: (built.append(target), target.parent.mkdir(parents=True), target.touch()))
