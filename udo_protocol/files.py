@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -11,15 +12,20 @@ from threading import get_ident
 _LOOK_S = 0.01
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+def replace_file(path: Path, content: bytes | memoryview, *, mode: int = 0o600, durable: bool = False) -> None:
     """Replace `path`: whoever reads it finds the old content or the new. With `durable` that holds after a crash of the host, too."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.new")  # others may be about to write the same file
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(new, path)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
     if durable:
         folder = os.open(path.parent, os.O_RDONLY)
         try:
