@@ -32,6 +32,8 @@ private[udo] final class Connection(
 
   /** The most bytes that one value may have. */
   var bulkBytes: Long = 512L << 20
+  /** Where the connection leads to, in front of the text of its loss. */
+  var place = Option.empty[Place]
   private val input = ByteBuffer.allocateDirect(1 << 16)
   input.limit(0)
   private val stream =
@@ -126,7 +128,8 @@ private[udo] final class Connection(
     }
   }
 
-  private def gone(why: String) = UdoException.serverLost(s"the server on $path is gone: $why; the unanswered frames have to be retried")
+  private def gone(why: String) = UdoException.serverLost(
+    s"${place.fold("")(at => s"$at: ")}the server on $path is gone: $why; the unanswered frames have to be retried")
 
   private def refused(e: SSLException): UdoException = {
     val causes = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).flatMap(c => Option(c.getMessage)).toSeq

@@ -93,7 +93,6 @@ private[udo] final class Exchange(
       }
       !closed
     } catch {
-      case e: UdoException if e.kind == "ServerLost" => throw e.at(lanes.opened.slots.head.place).forSpark
       case e: UdoException => throw e.forSpark
     }
 

@@ -84,7 +84,12 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
     val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(Lanes.OpenWaitS)
     while (true) {
       Opened.ask(call, of, opened.lane).slots.find(_.name == slot).foreach { offered =>
-        use(offered, connect(offered))
+        val connection =
+          try connect(offered)
+          catch {
+            case e: UdoException if e.kind == "ServerLost" => throw UdoException.serverLost(s"${offered.place}: ${e.getMessage}")
+          }
+        use(offered, connection)
         return
       }
       if (System.nanoTime() > deadline)
@@ -99,6 +104,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
   private def connect(slot: SlotAddress) = new Connection(slot.queue, slot.user, slot.password, slot.runId, call.tls, allocator)
 
   private def use(slot: SlotAddress, connection: Connection): Unit = {
+    connection.place = Some(slot.place)
     val lane = new Lane(slot, opened, of, connection, call.inputId.toArray)
     found += lane
     lane.open(call.input.toArray)

@@ -18,9 +18,6 @@ final class UdoException(val kind: String, text: String) extends RuntimeExceptio
     error.setStackTrace(Array.empty)
     error
   }
-
-  /** The same error with its place in front of its text. */
-  def at(place: Place): UdoException = new UdoException(kind, s"$place: $getMessage")
 }
 
 object UdoException {
