@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -354,6 +357,26 @@ def test_a_lane_on_the_jvm_path_ends_with_its_task_and_leaves_no_buffer(spark: S
         udo(name, path="jvm")(df).limit(3).collect()
         udo(name, path="jvm")(df).count()
     assert allocator.getAllocatedMemory() == before
+
+
+@pytest.mark.short
+def test_a_server_that_accepts_no_connection_is_waited_for_until_the_deadline(spark: SparkSession, tmp_path: Path) -> None:
+    jvm_path.calls(spark)
+    jvm: Any = spark.sparkContext._jvm
+    loader = spark._jsparkSession.sharedState().jarClassLoader()
+    streams = loader.loadClass("org.apache.spark.sql.udo.SocketStream$").getField("MODULE$").get(None)
+    with socket.socket(socket.AF_UNIX) as server, ExitStack() as queue:
+        server.bind(path := str(tmp_path / "s"))
+        server.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                client = queue.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(path)
+        with pytest.raises(Py4JJavaError, match="SocketTimeoutException"):
+            streams.unix(path, jvm.java.lang.System.nanoTime() + 10**8)
+        server.accept()[0].close()
+        streams.unix(path, jvm.java.lang.System.nanoTime() + 10**11).close()
 
 
 @pytest.mark.short

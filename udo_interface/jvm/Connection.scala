@@ -37,7 +37,7 @@ private[udo] final class Connection(
   private val input = ByteBuffer.allocateDirect(1 << 16)
   input.limit(0)
   private val stream =
-    try if (path.contains("://")) Connection.tls(path, tls, deadline(WaitS)) else SocketStream.unix(path)
+    try if (path.contains("://")) Connection.tls(path, tls, deadline(WaitS)) else SocketStream.unix(path, deadline(WaitS))
     catch {
       case _: SocketTimeoutException => throw gone(s"it did not answer within ${math.round(WaitS)} s")
       case e: SSLException => throw refused(e)
