@@ -22,6 +22,7 @@ from tests.conftest import bound, require
 from tests.support.lanes import opened
 from udo_interface import udo
 from udo_interface.spark import jar, jvm_path, settings
+from udo_protocol import errors
 from udo_protocol.errors import Unavailable, UsageError
 from udo_protocol.node.api import connect_node
 
@@ -393,6 +394,14 @@ def test_types_are_compared_without_zones_and_offsets_widths() -> None:
         assert jvm_path.layout(same) == jvm_path.layout(as_that)
     for one, other in ((pa.timestamp("ms"), pa.timestamp("us")), (pa.int32(), pa.int64()), (pa.uint32(), pa.int32())):
         assert jvm_path.layout(one) != jvm_path.layout(other)
+
+
+@pytest.mark.short
+def test_every_error_of_the_jvm_path_has_a_class_in_python() -> None:
+    sources = "".join(source.read_text() for source in jar.SOURCES.glob("*.scala"))
+    kinds = dict(re.findall(r'"(\w+)" -> "(\w+)"', (jar.SOURCES / "UdoException.scala").read_text()))
+    assert set(re.findall(r'byCode\(\s*"(\w+)"', sources)) <= {*kinds, errors.UdoError.code}
+    assert [kind for kind in kinds.values() if not hasattr(errors, kind)] == []
 
 
 @pytest.mark.short

@@ -23,7 +23,6 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   private var unsettled: Sent = _
   private var sent = 0L
   private var answered = 0L
-  private var dropped = 0L
   private val early = collection.mutable.Map.empty[Long, Frame] // at most as many as frames under way
   private var lanes = 1L
   private var counted = Option.empty[Long]
@@ -168,10 +167,8 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
     def stray(of: String) = UdoException.byCode("stray_answer", s"lane ${opened.lane} was given the answer to frame ${header.number}$of")
     if (header.lane != opened.lane) throw stray(s" of lane ${header.lane.take(200)}")
     if (header.number < 1 || header.number > sent) throw stray(s"; it has sent $sent")
-    if (header.number <= answered || early.contains(header.number)) {
-      dropped += 1
-      answer.bytes.close()
-    } else early(header.number) = answer
+    if (header.number <= answered || early.contains(header.number)) answer.bytes.close()
+    else early(header.number) = answer
   }
 
   /** Raise the error that an answer reports, unless its frame was processed. */
