@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.functions import col
 
 from udo_interface.discovery import (
     NODE_SETTING,
@@ -34,7 +33,7 @@ from udo_interface.spark.inputs import require_inputs, united
 from udo_interface.spark.key_groups import with_key_group
 from udo_interface.spark.keyed_plan import Batch
 from udo_interface.spark.listing import Listed, Listing
-from udo_interface.spark.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input, untold_type
+from udo_interface.spark.spark_types import as_told_apart, delivered, output_fields, quoted, require_apart, require_input, untold_type
 from udo_interface.spark.task import Keys, Task
 from udo_interface.store.store import StoreLocation
 from udo_interface.store.store_place import located, require_writable
@@ -146,7 +145,7 @@ class DeployedOperator:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         if in_jvm:
             return jvm_path.through(df, task_of(None), schema)
-        return _mapped(df.select([col("`" + n.replace("`", "``") + "`") for n in columns]), task_of(None), schema)
+        return _mapped(df.select([quoted(n) for n in columns]), task_of(None), schema)
 
     def _keyed(
         self, df: DataFrame, deployed: Deployed, chosen: CallOptions, columns: list[str], order: Sequence[Column]

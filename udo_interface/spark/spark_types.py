@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as T
+from pyspark.sql.functions import col
 
 from udo_interface.spark.settings import is_true
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import misfits, type_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _SIMPLE: tuple[tuple[type[T.DataType], pa.DataType], ...] = (
     (T.BooleanType, pa.bool_()),
@@ -55,6 +56,11 @@ _OTHER = {
     pa.large_binary(): T.BinaryType(),
     pa.date64(): T.DateType(),
 }
+
+
+def quoted(column: str) -> Column:
+    """The column of exactly this name: without quotes Spark would read a dot in it as the way into a struct."""
+    return col("`" + column.replace("`", "``") + "`")
 
 
 def arrow_type(t: T.DataType) -> pa.DataType:
