@@ -9,7 +9,10 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.arrow.memory.BufferAllocator
 
-/** A lane's place in one slot, and the address of the slot's server; only the task that asked has it. `name`: the slot's in group maps. */
+/**
+ * A lane's place in one slot, and the address of the slot's server; it holds a password, so it stays in the task that asked. `name`: the
+ * slot's in group maps.
+ */
 private[udo] final class SlotAddress(val place: Place, slot: JsonNode) {
   val prefix: String = slot.path("prefix").asText
   val name: String = Some(slot.path("name").asText("")).filter(_.nonEmpty).getOrElse(prefix)
@@ -122,7 +125,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
     }
   }
 
-  /** Close each lane, also if another one fails; whatever happened, the answers and credits go at once. */
+  /** Close each lane, also if another one fails; whatever happened, the answers and credits are freed at once. */
   def close(): Unit = {
     val failed = Lanes.each(found.toSeq.map(lane => () => lane.close()))
     found.clear()
@@ -131,7 +134,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
 }
 
 private[udo] object Lanes {
-  // A killed queue server is replaced within a second or so.
+  // A killed queue server is replaced within a second or so: ask again after 20, 40 ... 500 ms.
   private val ReplacedIncrementUs = 20000L
   private val ReplacedCeilingUs = 500000L
   private val OpenWaitS = 30L

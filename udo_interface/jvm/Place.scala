@@ -40,7 +40,7 @@ private[udo] final class ProgressDeadline(end: LaneEnd, place: Place, answerTime
   private var looked = since
   private var emitted = -1L
 
-  /** Start the time anew, since something came. */
+  /** Restart the deadline, since there was progress. */
   def progress(): Unit = {
     since = System.nanoTime()
     looked = since

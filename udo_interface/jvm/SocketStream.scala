@@ -19,7 +19,7 @@ private[udo] trait ByteStream extends AutoCloseable {
   def write(pieces: Array[ByteBuffer], deadline: Long): Unit
 }
 
-/** A socket, of which `connected` says whether it is connected already. */
+/** A non-blocking socket; `connected`: whether it is connected already. */
 private[udo] final class SocketStream private (channel: SocketChannel, connected: Boolean, deadline: Long) extends ByteStream {
   private val task = TaskContext.get()
   private val selector =
@@ -120,7 +120,8 @@ private[udo] object SocketStream {
     val channel = SocketChannel.open()
     val connected =
       try {
-        channel.setOption[java.lang.Boolean](StandardSocketOptions.TCP_NODELAY, true) // no further write follows soon
+        // Each write is sent at once: no further one follows soon.
+        channel.setOption[java.lang.Boolean](StandardSocketOptions.TCP_NODELAY, true)
         channel.configureBlocking(false)
         channel.connect(address)
       } catch {
