@@ -7,22 +7,27 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 
 _LOOK_S = 0.01
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+def replace_file(path: Path, content: bytes | memoryview, *, mode: int = 0o600, durable: bool = False) -> None:
     """Replace `path`: a reader finds either the old or the new content. With `durable` this holds even after a crash of the host."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.new")  # others may be about to write the same file
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(new, path)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
     if durable:
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -37,12 +38,12 @@ KEYED = """n = ctx.state["n"] = ctx.state.get("n", 0) + 1
         yield {"id": event["id"], "k": event["k"], "n": n}"""
 
 
-def cancelled(spark: SparkSession, job: Callable[[], Any], under_way: Callable[[], bool]) -> None:
+def cancelled(spark: SparkSession, job: Callable[[], Any], under_way: Callable[[], bool], *, interrupt: bool = True) -> None:
     """Run the job in a group of its own, cancel the group once it is under way, and check that this ended the job."""
     ended: list[str] = []
 
     def run() -> None:
-        spark.sparkContext.setJobGroup("cancelled", "is cancelled", interruptOnCancel=True)
+        spark.sparkContext.setJobGroup("cancelled", "is cancelled", interruptOnCancel=interrupt)
         try:
             job()
             ended.append("it ended by itself")
@@ -51,7 +52,7 @@ def cancelled(spark: SparkSession, job: Callable[[], Any], under_way: Callable[[
 
     thread: Thread = InheritableThread(target=run)
     thread.start()
-    wait_until(under_way, 60, "the operator to hold an event")
+    wait_until(under_way, 60, "the job to be under way")
     spark.sparkContext.cancelJobGroup("cancelled")
     thread.join(bound(60))
     assert not thread.is_alive() and "cancel" in ended[0].lower(), ended
@@ -79,6 +80,47 @@ def test_a_keyed_job_that_is_cancelled_leaves_no_state_and_the_next_one_counts_f
     go.touch()
     assert sorted(r.n for r in udo(name)(events, key="k").collect()) == list(range(1, 101))
     wait_until(lambda: not list(connect_node(platform.node).sessions(name).sessions), 60, "no session of the jobs to be left")
+
+
+@pytest.mark.long
+def test_a_keyed_job_that_is_cancelled_closes_its_lanes_in_all_slots(spark: SparkSession, platform: Platform) -> None:
+    go, name = platform.sign(), "cancelled"
+    platform.push(HELD.format(at=50, go=str(go), counted=KEYED), name=name, **MANIFEST)
+    platform.deploy(name, slots=3)
+    events = spark.range(0, 100, 1, 2).selectExpr("id", "'k' AS k")
+    with closing(platform.queue()) as queue:
+
+        def lanes() -> int:
+            """Return the number of slots that have lanes."""
+            return len(queue.call("KEYS", f"udo:{name}:*:lanes"))
+
+        job = udo(name, path="jvm")(events, key="k")
+        cancelled(spark, job.collect, lambda: platform.said(name, "holding") and lanes() == 3)
+        wait_until(lambda: lanes() == 0, 60, "all lanes to be closed")
+    go.touch()
+
+
+@pytest.mark.long
+def test_tasks_that_are_cancelled_without_an_interrupt_do_not_wait_any_longer_for_a_node_manager(
+    spark: SparkSession, platform: Platform, tmp_path: Path
+) -> None:
+    jvm: Any = spark.sparkContext._jvm
+
+    def waiting() -> bool:
+        """Return whether a task asks the node manager for a lane."""
+        threads = jvm.java.lang.Thread.getAllStackTraces()
+        tasks = [thread for thread in threads if thread.getName().startswith("Executor task launch worker")]
+        return any("NodeDoor" in frame.toString() for task in tasks for frame in threads[task])
+
+    spark.conf.set("spark.udo.node", str(tmp_path / "node.sock"))
+    spark.conf.set("spark.udo.nodeWaitS", "600")
+    try:
+        df = udo(platform.operator(), path="jvm")(spark.range(0, 2, 1, 2))
+    finally:
+        spark.conf.unset("spark.udo.nodeWaitS")
+        spark.conf.set("spark.udo.node", platform.node)
+    cancelled(spark, df.collect, waiting, interrupt=False)
+    wait_until(lambda: not waiting(), 60, "the tasks to end")
 
 
 @pytest.mark.long

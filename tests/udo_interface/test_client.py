@@ -223,6 +223,26 @@ def test_a_listener_that_fails_does_not_keep_answers_from_others(platform: Platf
     assert got == [{"id": 1}]
 
 
+def test_a_listener_that_waits_for_its_own_channel_is_refused_at_once(platform: Platform, forward: str) -> None:
+    got: list[int] = []
+    refused: list[str] = []
+    with connect(forward, node=platform.node, buffer_events=1) as client:
+
+        def listen(event: dict[str, int]) -> None:
+            got.append(event["id"])
+            for wait in (lambda: client.flush(0.1), client.close, *[lambda: client.send({"id": 2})] * 2) if event["id"] == 1 else ():
+                try:
+                    wait()
+                except UsageError as e:
+                    refused.append(str(e).partition("cannot wait for ")[2].partition(":")[0])
+
+        client.add_listener(listen)
+        client.send({"id": 1})
+        client.flush()
+    assert refused == ["answers to all events", "the end of the channel", "room in the send buffer"]
+    assert got == [1, 2]
+
+
 def test_an_unknown_operator_and_a_missing_node_manager_are_told_at_once(platform: Platform, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         connect("no-such-operator", node=platform.node)

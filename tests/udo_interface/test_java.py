@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,14 @@ def test_without_any_java_the_wheel_is_used_through_a_shim_that_drops_the_argume
     )
     assert out.returncode == 0, out.stderr
     assert "version" in out.stderr
+
+
+def test_processes_with_one_number_in_containers_that_share_a_cache_write_the_shim_each_for_itself(tmp_path: Path) -> None:
+    drafts = java.shim(tmp_path / "first", tmp_path / "cache") / "bin"
+    (drafts / "java").unlink()
+    (drafts / f"java.{os.getpid()}").mkdir()  # the other one's draft
+    home = java.shim(tmp_path / "first", tmp_path / "cache")
+    assert "first/bin/java" in (home / "bin" / "java").read_text()
 
 
 def test_without_java_and_wheel_the_error_names_all_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

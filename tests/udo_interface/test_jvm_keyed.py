@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from tests.conftest import wait_until
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
 from udo_interface import udo
+from udo_interface.lane.place import Stamp
+from udo_interface.spark import jvm_path
 from udo_protocol.node.api import connect_node
 
 if TYPE_CHECKING:
@@ -113,6 +115,23 @@ def test_a_job_that_a_limit_ends_leaves_no_state_and_no_buffer(spark: SparkSessi
         assert len(udo(name, path="jvm")(events(spark, rows), key="k").limit(3).collect()) == 3
     assert allocator.getAllocatedMemory() == before
     assert not list(connect_node(platform.node).sessions(name).sessions)
+
+
+@pytest.mark.short
+def test_the_label_of_an_attempt_is_that_of_the_python_path_also_in_a_country_with_digits_of_its_own(spark: SparkSession) -> None:
+    jvm_path.calls(spark)
+    jvm: Any = spark.sparkContext._jvm
+    [stamp] = spark._jsparkSession.sharedState().jarClassLoader().loadClass("org.apache.spark.sql.udo.Stamp").getConstructors()
+    arguments = jvm.java.util.ArrayList()
+    for each in (1, 20, 300, False, False, jvm.scala.Option.empty()):
+        arguments.add(each)
+    locale, before = jvm.java.util.Locale, jvm.java.util.Locale.getDefault()
+    locale.setDefault(locale.forLanguageTag("fa-IR"))
+    try:
+        assert jvm.java.lang.String.format("%d", arguments.toArray()) != "1", "the digits of this locale are others"
+        assert stamp.newInstance(arguments.toArray()).order() == Stamp(1, 20, 300, ()).order()
+    finally:
+        locale.setDefault(before)
 
 
 @pytest.mark.short

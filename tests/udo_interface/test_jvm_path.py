@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -19,6 +22,7 @@ from tests.conftest import bound, require
 from tests.support.lanes import opened
 from udo_interface import udo
 from udo_interface.spark import jar, jvm_path, settings
+from udo_protocol import errors
 from udo_protocol.errors import Unavailable, UsageError
 from udo_protocol.node.api import connect_node
 
@@ -233,6 +237,51 @@ def test_an_answer_of_narrower_columns_in_another_order_is_widened_as_on_the_pyt
     assert found[settings.JVM] == found[settings.PYTHON] == [(i, 0.25, "a") for i in range(30)]
 
 
+def test_an_answer_of_types_that_spark_does_not_read_is_widened_as_on_the_python_path(spark: SparkSession, platform: Platform) -> None:
+    """The new version was deployed after the query had been planned."""
+    answer = """
+        import pyarrow as pa
+        from udo_runtime import operator
+        @operator
+        def run(batch):
+            def all_but_first(values, of):
+                return pa.array([None, *values[1:]], of)
+            ids = batch.column("id").to_pylist()
+            instant = pa.timestamp("{unit}", "UTC")
+            moments = [i * {per_second} for i in ids]
+            return {{
+                "id": batch.column("id"),
+                "at": all_but_first(moments, instant),
+                "wall": all_but_first(moments, pa.timestamp("{unit}")),
+                "u8": all_but_first([i % 256 for i in ids], pa.{u8}()),
+                "u16": all_but_first([65_535 - i for i in ids], pa.{u16}()),
+                "u32": all_but_first([2**31 + i for i in ids], pa.{u32}()),
+                "half": pa.array([i / 4 for i in ids], pa.float32()).cast(pa.{half}()),
+                "l": all_but_first([[m, None] * (i % 3) for i, m in zip(ids, moments)], pa.list_(instant)),
+                "s": all_but_first([dict(a=m, b=i % 256) for i, m in zip(ids, moments)], pa.struct([{fields}])),
+                "m": all_but_first([[("k", i % 256)] * (i % 2) for i in ids], pa.map_(pa.string(), pa.{u8}())),
+            }}
+        """
+    planned = {"unit": "us", "per_second": 10**6, "u8": "int16", "u16": "int64", "u32": "int64", "half": "float64"}
+    planned["fields"] = '("a", instant), ("b", pa.int64())'
+    narrow = {"unit": "ms", "per_second": 10**3, "u8": "uint8", "u16": "uint16", "u32": "uint32", "half": "float16"}
+    narrow["fields"] = '("b", pa.uint8()), ("a", instant)'
+
+    def columns(unit: str, u8: str, u16: str, u32: str, half: str, struct: str) -> dict[str, str]:
+        moments = {"at": f"timestamp[{unit}, tz=UTC]", "wall": f"timestamp[{unit}]", "l": f"list<timestamp[{unit}, tz=UTC]>"}
+        return {"id": "int64", "u8": u8, "u16": u16, "u32": u32, "half": half, "s": struct, "m": f"map<string, {u8}>", **moments}
+
+    wide = columns("us", "int16", "int64", "int64", "double", "struct<a: timestamp[us, tz=UTC], b: int64>")
+    name = platform.operator(answer.format(**planned), output=wide)
+    other = columns("ms", "uint8", "uint16", "uint32", "halffloat", "struct<b: uint8, a: timestamp[ms, tz=UTC]>")
+    platform.push(answer.format(**narrow), name=name, version="2", output=other)
+    calls = {path: udo(name)(spark.range(0, 300, 1, 1), path=path) for path in (settings.JVM, settings.PYTHON)}
+    before = calls[settings.PYTHON].collect()
+    assert platform.update(name, "2") == "done"
+    assert calls[settings.PYTHON].collect() == before
+    assert calls[settings.JVM].collect() == before
+
+
 def test_a_batch_above_the_bound_of_a_frame_travels_in_parts_and_one_event_above_it_is_refused(
     spark: SparkSession, platform: Platform
 ) -> None:
@@ -312,6 +361,26 @@ def test_a_lane_on_the_jvm_path_ends_with_its_task_and_leaves_no_buffer(spark: S
 
 
 @pytest.mark.short
+def test_a_server_that_accepts_no_connection_is_waited_for_until_the_deadline(spark: SparkSession, tmp_path: Path) -> None:
+    jvm_path.calls(spark)
+    jvm: Any = spark.sparkContext._jvm
+    loader = spark._jsparkSession.sharedState().jarClassLoader()
+    streams = loader.loadClass("org.apache.spark.sql.udo.SocketStream$").getField("MODULE$").get(None)
+    with socket.socket(socket.AF_UNIX) as server, ExitStack() as queue:
+        server.bind(path := str(tmp_path / "s"))
+        server.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                client = queue.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(path)
+        with pytest.raises(Py4JJavaError, match="SocketTimeoutException"):
+            streams.unix(path, jvm.java.lang.System.nanoTime() + 10**8)
+        server.accept()[0].close()
+        streams.unix(path, jvm.java.lang.System.nanoTime() + 10**11).close()
+
+
+@pytest.mark.short
 def test_types_are_compared_without_zones_and_offsets_widths() -> None:
     import pyarrow as pa
 
@@ -325,6 +394,14 @@ def test_types_are_compared_without_zones_and_offsets_widths() -> None:
         assert jvm_path.layout(same) == jvm_path.layout(as_that)
     for one, other in ((pa.timestamp("ms"), pa.timestamp("us")), (pa.int32(), pa.int64()), (pa.uint32(), pa.int32())):
         assert jvm_path.layout(one) != jvm_path.layout(other)
+
+
+@pytest.mark.short
+def test_every_error_of_the_jvm_path_has_a_class_in_python() -> None:
+    sources = "".join(source.read_text() for source in jar.SOURCES.glob("*.scala"))
+    kinds = dict(re.findall(r'"(\w+)" -> "(\w+)"', (jar.SOURCES / "UdoException.scala").read_text()))
+    assert set(re.findall(r'byCode\(\s*"(\w+)"', sources)) <= {*kinds, errors.UdoError.code}
+    assert [kind for kind in kinds.values() if not hasattr(errors, kind)] == []
 
 
 @pytest.mark.short
@@ -343,6 +420,26 @@ def test_sources_that_do_not_compile_are_told_with_what_the_compiler_says(tmp_pa
     with pytest.raises(Unavailable, match=r"does not compile against this Spark.*type mismatch"):
         jar.build(tmp_path / "a.jar")
     assert [p.name for p in tmp_path.iterdir()] == ["A.scala"], "no draft is left"
+
+
+@pytest.mark.short
+def test_processes_with_one_number_in_containers_that_share_a_cache_compile_each_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[Path] = []
+
+    def compiled(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        drafts.append(Path(command[command.index("-d") + 1]))
+        drafts[-1].write_text("jar")
+        if len(drafts) == 1:
+            jar.build(target)  # of the other one, meanwhile
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    target = tmp_path / "a.jar"
+    monkeypatch.setattr(jar, "java_home", lambda _: Path("/java"))
+    monkeypatch.setattr(subprocess, "run", compiled)
+    jar.build(target)
+    assert len(set(drafts)) == 2 and [p.name for p in tmp_path.iterdir()] == ["a.jar"]
 
 
 @pytest.mark.short

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
@@ -22,7 +23,8 @@ from tests.support.selection import long
 from udo_cli.state_file import ended_groups
 from udo_cli.text.state_text import entries
 from udo_interface import udo
-from udo_interface.spark import keyed_plan
+from udo_interface.spark import call, keyed_plan
+from udo_interface.spark.keyed_plan import Batch
 from udo_interface.store.spark_partitions import groups_of
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.limits import KEY_GROUPS
@@ -159,6 +161,52 @@ def test_an_operator_called_inside_foreach_batch_keeps_its_state(spark: SparkSes
     finally:
         query.stop()
     assert len(planned) == 1, "a run has one place among the runs, however often it plans"
+    stream.check()
+
+
+def test_a_call_inside_foreach_batch_has_one_id_in_a_run_and_a_second_one_with_the_same_state_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call, "_batches", {})
+    monkeypatch.setattr(call, "_KEPT_ENTRIES", 3)
+
+    def made(run: str, batch: str, *of: str) -> str:
+        return call._call_id(Batch("query", run, batch), *of)
+
+    assert made("first", "5", "count", "") == "foreachBatch.1"
+    assert made("second", "5", "count", "") == "foreachBatch.1", "the run before has failed in the batch"
+    assert made("second", "6", "count", "other") == made("second", "6", "sum", "") == "foreachBatch.1", "calls with states of their own"
+    assert [made("second", "6", "count", "") for _ in range(2)] == ["foreachBatch.1", "foreachBatch.2"]
+    assert made("second", "7", "count", "") == "foreachBatch.1"
+    assert {run for _, run, *_ in call._batches} == {"second"}, "what is known of runs that have ended is not kept for ever"
+
+
+@pytest.mark.parametrize("other", [long(False), True])
+def test_a_call_inside_foreach_batch_goes_on_after_a_batch_that_failed_behind_it_and_beside_a_call_in_some_batches(
+    stream: Stream, count: str, other: bool
+) -> None:
+    failing = [1]
+    for _ in range(4):
+        stream.add()
+
+    def each(df: DataFrame, epoch: int) -> None:
+        if other and epoch < 2:
+            udo(count)(df, key="k", uid="other").collect()
+        stream.rows[epoch] = [tuple(r) for r in udo(count)(df, key="k").collect()]  # type: ignore[misc]
+        if epoch in failing:
+            failing.remove(epoch)
+            raise RuntimeError("it fails behind the call")
+
+    def run() -> None:
+        query = stream.source().writeStream.foreachBatch(each).option("checkpointLocation", str(stream.directory / "ckpt")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with pytest.raises(PySparkException, match="it fails behind the call"):
+        run()
+    run()
     stream.check()
 
 
@@ -342,6 +390,20 @@ def test_an_rdd_that_is_partitioned_by_key_takes_a_keyed_operator(spark: SparkSe
     assert Counter(r.k for r in rows) == {r.k: max(s.n for s in rows if s.k == r.k) for r in rows}
 
 
+def test_an_rdd_may_have_as_many_partitions_as_its_keyed_operator_has_key_groups(spark: SparkSession, platform: Platform) -> None:
+    platform.push(COUNT, name="groups", **MANIFEST)
+    platform.deploy("groups", limits={"key_groups": 2})
+    pairs = spark.sparkContext.parallelize([("a", 1), ("b", 2), ("a", 3)], 1)
+
+    def counted(partitions: int) -> list[Any]:
+        rows = pairs.partitionBy(partitions).map(lambda p: Row(id=p[1], k=p[0]))
+        return sorted(map(tuple, rows.mapPartitions(udo("groups", key="k").map_partitions).collect()))
+
+    assert counted(2) == [(1, "a", 1), (2, "b", 1), (3, "a", 2)]
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"expected at most 2 partitions, got number 3. .*--key-groups"):
+        counted(3)
+
+
 def test_a_call_that_does_not_fit_the_operators_key_is_refused_with_the_remedy(spark: SparkSession, count: str, platform: Platform) -> None:
     df = spark.createDataFrame([(1, "a")], "id long, k string")
     stateless = platform.operator()
@@ -392,11 +454,12 @@ def test_a_micro_batch_in_which_nothing_reaches_an_operator_is_an_epoch_for_it(s
 
 def test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone(spark: SparkSession, count: str, platform: Platform) -> None:
     df = spark.createDataFrame([(1, "a")], "id long, k string")
-    with _set(spark, spark_speculation="true"):
-        for refused in (lambda: udo(count)(df, key="k"), lambda: udo(count, key="k").map_partitions):
-            with pytest.raises(UsageError, match="spark.speculation=false"):
-                refused()
-        udo(platform.operator())(df)
+    for said in ("true", "True"):  # the latter by SparkConf().set("spark.speculation", True)
+        with _set(spark, spark_speculation=said):
+            for refused in (lambda: udo(count)(df, key="k"), lambda: udo(count, key="k").map_partitions):
+                with pytest.raises(UsageError, match="spark.speculation=false"):
+                    refused()
+            udo(platform.operator())(df)
     udo(count)(df, key="k")
 
 

@@ -8,15 +8,21 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import Row
 
 from tests.support.keyed_stream import COUNT, MANIFEST, Stream, key_of
 from udo_interface import udo
+from udo_interface.lane.opening import KeyedCall, Request, conversations
+from udo_protocol.errors import ServerLost
+from udo_protocol.formats.schema import GROUP_COLUMN
+from udo_protocol.limits import KEY_GROUPS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +79,23 @@ def _stats(platform: Platform, name: str) -> list[Any]:
     from udo_protocol.node.api import connect_node
 
     return list(connect_node(platform.node).stats(name).slots)
+
+
+def test_a_lost_connection_is_told_with_the_slot_that_it_led_to(platform: Platform, wide: str) -> None:
+    request = Request(wide, "lost", epoch=0, keyed=KeyedCall("", "call", tuple(range(KEY_GROUPS))))
+    sent = pa.schema({"id": pa.int64(), "k": pa.string(), GROUP_COLUMN: pa.int32()})
+    answers = pa.schema({"id": pa.int64(), "k": pa.string(), "n": pa.int64()})
+    with (
+        closing(platform.queue()) as queue,
+        pytest.raises(ServerLost) as caught,
+        conversations(platform.node, request, sent, answers) as (lanes, opened),
+    ):
+        sender, _ = lanes[1]
+        assert sender.place.slot != opened.place.slot
+        queue.call("CLIENT", "KILL", "ID", sender._end.conn.call("CLIENT", "ID"))
+        sender.push_end()
+        sender.settle()
+    assert str(caught.value).startswith(f"{sender.place}: the server on ")
 
 
 @pytest.mark.both_paths

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from tests.support.stores import KEY, History, write
 from udo_interface.store.spark_partitions import groups_of
 from udo_interface.store.store import File, SessionStore, StoreLocation, chains, newest_at, parsed, superseded
-from udo_interface.store.store_place import located, require_writable
+from udo_interface.store.store_place import located, put, require_writable
 from udo_protocol.errors import StateLost, UsageError
 from udo_protocol.limits import KEY_GROUPS
 
@@ -153,6 +156,27 @@ def test_of_two_runs_the_later_counts_group_by_group() -> None:
     found = newest_at([new, old], 3)
     assert {n for n, f in found.items() if f is new} == set(groups_of(1, 2))
     assert found.keys() == set(range(KEY_GROUPS))
+
+
+def test_a_file_and_its_folder_are_synced_before_it_counts_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[bool, list[str]]] = []
+
+    def sync(fd: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(fd).st_mode), [p.name for p in (tmp_path / "a").iterdir() if not p.name.startswith(".")]))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    put(fs.LocalFileSystem(), f"{tmp_path}/a/b", pa.py_buffer(b"udo"))
+    assert (tmp_path / "a" / "b").read_bytes() == b"udo"
+    assert synced == [(False, []), (True, ["b"])]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_write_that_fails_leaves_no_draft(tmp_path: Path, local: bool) -> None:
+    files = fs.LocalFileSystem() if local else fs.SubTreeFileSystem("/", fs.LocalFileSystem())
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        put(files, f"{tmp_path}/a/b", b"udo")
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
 
 
 def test_locations_are_made_absolute_and_sparks_spelling_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

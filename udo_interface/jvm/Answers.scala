@@ -25,8 +25,12 @@ private[udo] final class Answers(
     allocator: BufferAllocator) {
   private val root = VectorSchemaRoot.create(schema, allocator)
   private val loader = new VectorLoader(root)
-  private val fields = expected.getFields.asScala.toSeq.map(f => schema.findField(f.getName))
-  private val vectors = fields.map(f => new ArrowColumnVector(root.getVector(f.getName)): ColumnVector)
+  private val fields = expected.getFields.asScala.toSeq.map(f => Readable.field(schema.findField(f.getName), f))
+  // Copies of the columns, if Spark does not read them as they come.
+  private val copied =
+    if (fields.forall(f => f == schema.findField(f.getName))) None
+    else Some(VectorSchemaRoot.create(new Schema(fields.asJava), allocator))
+  private val vectors = fields.map(f => new ArrowColumnVector(copied.getOrElse(root).getVector(f.getName)): ColumnVector)
   private val batch = new ColumnarBatch(vectors.toArray)
   private val answered = fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
     val from = ArrowUtils.fromArrowField(field)
@@ -41,6 +45,11 @@ private[udo] final class Answers(
   /** The events of `answer`, each with the next one of `beside`; they are valid until the next call. */
   def rows(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {
     Body.load(answer, root, loader)
+    if (root.getRowCount > 0)
+      try copied.foreach(_.getFieldVectors.forEach(v => Readable.copy(root.getVector(v.getName), v)))
+      catch {
+        case e: ArithmeticException => throw Body.improper(answer, s"a value of it is out of bounds: ${e.getMessage}")
+      }
     batch.setNumRows(root.getRowCount)
     batch.rowIterator().asScala.map { row =>
       try project(if (kept.isEmpty) row else joined(row, beside.next()))
@@ -51,9 +60,9 @@ private[udo] final class Answers(
   }
 
   /** Give up the buffers of the last answer. */
-  def clear(): Unit = root.clear()
+  def clear(): Unit = (copied.toSeq :+ root).foreach(_.clear())
 
-  def close(): Unit = root.close()
+  def close(): Unit = (copied.toSeq :+ root).foreach(_.close())
 }
 
 private[udo] object Answers {
@@ -74,8 +83,8 @@ private[udo] object Answers {
   private def widens(have: Field, want: Field): Boolean = (have.getType, want.getType) match {
     case (_: ArrowType.Null, _) => true
     case (_: ArrowType.Struct, _: ArrowType.Struct) =>
-      val (mine, theirs) = (have.getChildren.asScala, want.getChildren.asScala)
-      mine.map(_.getName) == theirs.map(_.getName) && mine.zip(theirs).forall { case (a, b) => widens(a, b) }
+      val (mine, theirs) = (have.getChildren.asScala.map(f => f.getName -> f).toMap, want.getChildren.asScala)
+      mine.keySet == theirs.map(_.getName).toSet && theirs.forall(f => widens(mine(f.getName), f))
     case (_: ArrowType.List, _: ArrowType.List) => widens(have.getChildren.get(0), want.getChildren.get(0))
     case (_: ArrowType.Map, _: ArrowType.Map) =>
       val (mine, theirs) = (have.getChildren.get(0).getChildren.asScala, want.getChildren.get(0).getChildren.asScala)
@@ -84,9 +93,10 @@ private[udo] object Answers {
   }
 
   private def widens(have: ArrowType, want: ArrowType): Boolean = (have, want) match {
-    case (a: ArrowType.Int, b: ArrowType.Int) => a.getIsSigned && b.getIsSigned && a.getBitWidth <= b.getBitWidth
+    case (a: ArrowType.Int, b: ArrowType.Int) => b.getIsSigned && a.getBitWidth < b.getBitWidth
     case (a: ArrowType.Int, b: ArrowType.FloatingPoint) => a.getIsSigned && a.getBitWidth < bits(b)
     case (a: ArrowType.FloatingPoint, b: ArrowType.FloatingPoint) => bits(a) <= bits(b)
+    case (a: ArrowType.Timestamp, b: ArrowType.Timestamp) => a.getTimezone == b.getTimezone && a.getUnit.compareTo(b.getUnit) <= 0
     case (a: ArrowType.Decimal, b: ArrowType.Decimal) =>
       a.getScale <= b.getScale && a.getPrecision - a.getScale <= b.getPrecision - b.getScale
     case (_: ArrowType.Utf8 | _: ArrowType.LargeUtf8, _: ArrowType.Utf8 | _: ArrowType.LargeUtf8) => true

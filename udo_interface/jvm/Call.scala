@@ -3,7 +3,7 @@ package org.apache.spark.sql.udo
 import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.SecureRandom
-import java.util.{Base64, HexFormat}
+import java.util.{Base64, HexFormat, Locale}
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
@@ -64,8 +64,8 @@ private[udo] object Call {
 
 /** The marks of a keyed attempt's frames: see Stamp in udo_interface/lane/place.py. */
 private[udo] final case class Stamp(run: Long, epoch: Long, attempt: Long, startEmpty: Boolean, job: Boolean, since: Option[Long]) {
-  /** The label by which the slot refuses older attempts early; compares as text. */
-  def order: String = f"$run%019d:$epoch%019d:$attempt%019d"
+  /** The label by which the slot refuses older attempts early; compares as text, so its digits are not those of the JVM's locale. */
+  def order: String = "%019d:%019d:%019d".formatLocal(Locale.ROOT, run, epoch, attempt)
 }
 
 /** The keyed part of an attempt: the run of its query (empty: a batch job), and the key groups that it answers for. */

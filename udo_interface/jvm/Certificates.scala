@@ -25,7 +25,9 @@ private[udo] object Certificates {
   private val Pem = """(?s)-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END \1-----""".r
   private var last: (Path, Seq[Any], SSLContext) = _
 
-  /** The TLS of one connection to this host: it checks the server's chain, and `checkName` its name. `address`: its name in errors. */
+  /**
+   * The TLS of one connection to this host: it checks the server's chain, and `checkName` its name. `address`: the server's name in errors.
+   */
   def engine(host: String, port: Int, address: String, setting: Option[String]): SSLEngine = {
     val folder = found(setting).getOrElse(
       throw UdoException.byCode(

@@ -32,12 +32,14 @@ private[udo] final class Connection(
 
   /** The most bytes that one value may have. */
   var bulkBytes: Long = 512L << 20
+  /** Where the connection leads to, in front of the text of its loss. */
+  var place = Option.empty[Place]
   private val input = ByteBuffer.allocateDirect(1 << 16)
   input.limit(0)
   private val stream =
-    try if (path.contains("://")) Connection.tls(path, tls, deadline(WaitS)) else SocketStream.unix(path)
+    try if (path.contains("://")) Connection.tls(path, tls, deadline(WaitS)) else SocketStream.unix(path, deadline(WaitS))
     catch {
-      case _: SocketTimeoutException => throw gone(f"it did not answer within $WaitS%.0f s")
+      case _: SocketTimeoutException => throw gone(s"it did not answer within ${math.round(WaitS)} s")
       case e: SSLException => throw refused(e)
       case e: IOException =>
         throw UdoException.serverLost(s"no server answers on $path: ${e.getMessage}; is the node manager running? (udo status)")
@@ -116,7 +118,7 @@ private[udo] final class Connection(
   private def guarded[T](seconds: Double)(step: => T): T = {
     try step
     catch {
-      case _: SocketTimeoutException => close(); throw gone(f"it did not answer within $seconds%.0f s")
+      case _: SocketTimeoutException => close(); throw gone(s"it did not answer within ${math.round(seconds)} s")
       case _: EOFException => close(); throw gone("it closed the connection")
       case e: SSLException => close(); throw refused(e)
       case e: IOException =>
@@ -126,7 +128,8 @@ private[udo] final class Connection(
     }
   }
 
-  private def gone(why: String) = UdoException.serverLost(s"the server on $path is gone: $why; the unanswered frames have to be retried")
+  private def gone(why: String) = UdoException.serverLost(
+    s"${place.fold("")(at => s"$at: ")}the server on $path is gone: $why; the unanswered frames have to be retried")
 
   private def refused(e: SSLException): UdoException = {
     val causes = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).flatMap(c => Option(c.getMessage)).toSeq

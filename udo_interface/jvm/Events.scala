@@ -7,7 +7,7 @@ import org.apache.arrow.vector.types.pojo.Schema
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 
-/** Rows gathered into the events of one slot, in buffers that the batch after the next one uses again. */
+/** Rows gathered into the events of one slot, in buffers that are reused for the batch after the next one. */
 private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
   private val root = VectorSchemaRoot.create(schema, allocator)
   private val writer = ArrowWriter.create(root)

@@ -24,7 +24,7 @@ private[udo] final case class Counters(
 /** Bounds of a frame: those of the session for Arrow batches. */
 private[udo] final case class FrameBounds(rows: Int, bytes: Long)
 
-/** The call's work in each task. It is serialised, so it holds nothing that is open. */
+/** The call's work in each task. It is serialised, so it holds no open resources. */
 private[udo] final class Exchanges(call: Call, planned: Seq[DataType], kept: Seq[DataType], frame: FrameBounds, counters: Counters)
     extends (Iterator[InternalRow] => Iterator[InternalRow])
     with Serializable {
@@ -93,7 +93,6 @@ private[udo] final class Exchange(
       }
       !closed
     } catch {
-      case e: UdoException if e.kind == "ServerLost" => throw e.at(lanes.opened.slots.head.place).forSpark
       case e: UdoException => throw e.forSpark
     }
 
@@ -255,7 +254,7 @@ private[udo] final class Exchange(
   private def close(): Unit = if (!closed) {
     closed = true
     current = Iterator.empty
-    // Take each step even if another one fails: whatever happened, the lane's answers and credits go at once.
+    // Take each step even if another one fails: whatever happened, the lane's answers and credits are freed at once.
     val steps: Seq[() => Unit] = Seq(
       () => cutShort(),
       () => (asked ++ reading).foreach(_.close()),
@@ -265,10 +264,7 @@ private[udo] final class Exchange(
       () => buffers.flatten.foreach(_.close()),
       () => readers.values.foreach(_.close()),
       () => allocator.close())
-    val failed = steps.flatMap { step =>
-      try { step(); None }
-      catch { case e: Exception => Some(e) }
-    }
+    val failed = Lanes.each(steps)
     // A leak of buffers is our mistake and is reported, unless the task has a worse failure to report.
     if (failed.nonEmpty && !context.isFailed() && !context.isInterrupted()) throw failed.head
   }

@@ -26,7 +26,7 @@ private[udo] final case class Header(
 /** One answer; the caller closes `bytes`. Its events begin at `start` and take `size` bytes; 0: there are none. */
 private[udo] final case class Frame(header: Header, bytes: ArrowBuf, start: Long, size: Int)
 
-/** Wire form of a frame (docs/protocol.md, "Frame"). Only the header's Protobuf is parsed by a library of Spark's own. */
+/** Wire form of a frame (docs/protocol.md, "Frame"). The header is parsed by the Protobuf library inside Spark's jars. */
 private[udo] object Frame {
   private val Data = 1
   private val End = 2

@@ -4,12 +4,15 @@ import java.util.concurrent.TimeUnit
 
 import org.apache.arrow.memory.ArrowBuf
 
+import org.apache.spark.TaskKilledException
+
 /**
  * A lane over one slot, as udo_interface/lane/lane.py: frames go out numbered, up to a window ahead of their answers, which come back in
  * order. It never reorders, repeats or drops a frame; any mismatch raises, naming the place. A keyed attempt's frames are handed
  * back if the slot refuses them because key groups have moved.
  */
-private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, connection: Connection, schemaId: Array[Byte]) {
+private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, connection: Connection, schemaId: Array[Byte])
+    extends AutoCloseable {
   import Lane._
 
   val place: Place = slot.place
@@ -20,7 +23,6 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   private var unsettled: Sent = _
   private var sent = 0L
   private var answered = 0L
-  private var dropped = 0L
   private val early = collection.mutable.Map.empty[Long, Frame] // at most as many as frames under way
   private var lanes = 1L
   private var counted = Option.empty[Long]
@@ -165,10 +167,8 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
     def stray(of: String) = UdoException.byCode("stray_answer", s"lane ${opened.lane} was given the answer to frame ${header.number}$of")
     if (header.lane != opened.lane) throw stray(s" of lane ${header.lane.take(200)}")
     if (header.number < 1 || header.number > sent) throw stray(s"; it has sent $sent")
-    if (header.number <= answered || early.contains(header.number)) {
-      dropped += 1
-      answer.bytes.close()
-    } else early(header.number) = answer
+    if (header.number <= answered || early.contains(header.number)) answer.bytes.close()
+    else early(header.number) = answer
   }
 
   /** Raise the error that an answer reports, unless its frame was processed. */
@@ -202,7 +202,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   }
 
   /** Close the lane; the outcome of the last push does not matter any more. */
-  def close(): Unit = {
+  override def close(): Unit = {
     early.values.foreach(_.bytes.close())
     early.clear()
     try {
@@ -213,6 +213,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
       end.close()
     } catch {
       case _: UdoException | _: java.io.IOException | _: java.nio.channels.ClosedSelectorException => // it ends with its connection
+      case _: TaskKilledException | _: InterruptedException => // so it does when the task is killed: nobody waits for the reply
     } finally connection.close()
   }
 

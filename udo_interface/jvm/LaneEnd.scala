@@ -89,7 +89,7 @@ private[udo] final class LaneEnd(
   /** The version of the route by which the slot takes frames now. */
   def acceptsBy(): Long = Option(connection.call("HGET", s"${prefix}route", "v")).fold(0L)(text(_).toLong)
 
-  /** Answers, in buffers that the caller closes; none after `waitMs`, or when the slot's status changed. */
+  /** Wait for answers, in buffers that the caller closes; empty after `waitMs`, or when the slot's status changed. */
   def collect(waitMs: Long): Seq[ArrowBuf] = {
     backoff.reset()
     while (!backoff.atCeiling) {

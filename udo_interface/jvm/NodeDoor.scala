@@ -64,13 +64,14 @@ private[udo] object NodeDoor {
     val head = s"POST $Call HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n" +
       "Connection: close\r\n\r\n"
     val stream =
-      try SocketStream.unix(socket.resolveSibling(SocketName).toString)
+      try SocketStream.unix(socket.resolveSibling(SocketName).toString, deadline)
       catch {
         case _: IOException if !Files.exists(socket.getParent) =>
           throw UdoException.byCode(
             "unavailable",
             s"no node manager on $socket of host ${ProgressDeadline.host}: there is no directory ${socket.getParent}, so none has ever " +
               "run there. Is the path correct for this host (spark.udo.node, UDO_NODE)? If it is, start a node manager there: udo up")
+        case _: SocketTimeoutException => throw away(socket, "it accepts no connection")
         case e: IOException => throw away(socket, String.valueOf(e.getMessage))
       }
     try {

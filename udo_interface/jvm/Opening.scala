@@ -9,7 +9,10 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.arrow.memory.BufferAllocator
 
-/** A lane's place in one slot, and the address of the slot's server; only the task that asked has it. `name`: the slot's in group maps. */
+/**
+ * A lane's place in one slot, and the address of the slot's server; it holds a password, so it stays in the task that asked. `name`: the
+ * slot's in group maps.
+ */
 private[udo] final class SlotAddress(val place: Place, slot: JsonNode) {
   val prefix: String = slot.path("prefix").asText
   val name: String = Some(slot.path("name").asText("")).filter(_.nonEmpty).getOrElse(prefix)
@@ -84,7 +87,12 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
     val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(Lanes.OpenWaitS)
     while (true) {
       Opened.ask(call, of, opened.lane).slots.find(_.name == slot).foreach { offered =>
-        use(offered, connect(offered))
+        val connection =
+          try connect(offered)
+          catch {
+            case e: UdoException if e.kind == "ServerLost" => throw UdoException.serverLost(s"${offered.place}: ${e.getMessage}")
+          }
+        use(offered, connection)
         return
       }
       if (System.nanoTime() > deadline)
@@ -99,6 +107,7 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
   private def connect(slot: SlotAddress) = new Connection(slot.queue, slot.user, slot.password, slot.runId, call.tls, allocator)
 
   private def use(slot: SlotAddress, connection: Connection): Unit = {
+    connection.place = Some(slot.place)
     val lane = new Lane(slot, opened, of, connection, call.inputId.toArray)
     found += lane
     lane.open(call.input.toArray)
@@ -111,24 +120,30 @@ private[udo] final class Lanes private (call: Call, of: Attempt, val opened: Ope
       opened.slots.foreach(slot => use(slot, connections.dequeue()))
     } catch {
       case e: Throwable =>
-        connections.foreach(_.close())
-        close()
+        Lanes.each((connections.toSeq ++ found).map(open => () => open.close()))
         throw e
     }
   }
 
-  /** Close each lane; whatever happened, the answers and credits go at once. */
+  /** Close each lane, also if another one fails; whatever happened, the answers and credits are freed at once. */
   def close(): Unit = {
-    found.foreach(_.close())
+    val failed = Lanes.each(found.toSeq.map(lane => () => lane.close()))
     found.clear()
+    failed.headOption.foreach(throw _)
   }
 }
 
 private[udo] object Lanes {
-  // A killed queue server is replaced within a second or so.
+  // A killed queue server is replaced within a second or so: ask again after 20, 40 ... 500 ms.
   private val ReplacedIncrementUs = 20000L
   private val ReplacedCeilingUs = 500000L
   private val OpenWaitS = 30L
+
+  /** Take each step even if another one fails; return the failures. */
+  def each(steps: Seq[() => Unit]): Seq[Exception] = steps.flatMap { step =>
+    try { step(); None }
+    catch { case e: Exception => Some(e) }
+  }
 
   private def whileReplaced() = new LinearBackoff(ReplacedIncrementUs, ReplacedCeilingUs)
 

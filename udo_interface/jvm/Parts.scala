@@ -24,7 +24,7 @@ private[udo] final class Part(val item: Item, val slot: Int, var rows: IndexedSe
   var answer: Frame = _
 }
 
-/** A batch, or the ENDs; `sent` once all its parts are pushed. */
+/** A batch, or the ENDs; `sent`: whether all its parts are pushed. */
 private[udo] final class Item {
   val parts = mutable.ArrayBuffer.empty[Part]
   /** For each row, the columns that are carried past the operator. */
@@ -34,7 +34,7 @@ private[udo] final class Item {
 
   def complete: Boolean = sent && answered == parts.size
 
-  /** A slot whose answer is missing. */
+  /** A slot whose answer is missing; None if there is none. */
   def awaited: Option[Int] = parts.find(_.answer == null).map(_.slot)
 
   /** Whether the rows of its parts follow one another, as those of a batch that was cut into frames. */

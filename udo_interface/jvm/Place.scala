@@ -3,6 +3,8 @@ package org.apache.spark.sql.udo
 import java.net.InetAddress
 import java.util.concurrent.TimeUnit
 
+import org.apache.spark.TaskContext
+
 /** The place that a lane leads to, as errors name it. */
 private[udo] final case class Place(
     operator: String,
@@ -16,7 +18,7 @@ private[udo] final case class Place(
     s"operator $operator@$version (deployment $deployment, node $node, slot $slot, epoch $epoch, partition $partition)"
 }
 
-/** Pauses of 1, 2, 3 ... increments up to the ceiling (udo_protocol/queue/backoff.py). */
+/** Pauses of 1, 2, 3 ... increments up to the ceiling (udo_protocol/queue/backoff.py); they end when Spark kills the task. */
 private[udo] final class LinearBackoff(incrementUs: Long, ceilingUs: Long) {
   private var pauseUs = 0L
 
@@ -26,6 +28,7 @@ private[udo] final class LinearBackoff(incrementUs: Long, ceilingUs: Long) {
   def pause(): Unit = {
     pauseUs = math.min(pauseUs + incrementUs, ceilingUs)
     TimeUnit.MICROSECONDS.sleep(pauseUs)
+    Option(TaskContext.get()).foreach(_.killTaskIfInterrupted()) // unless told to, Spark does not interrupt the thread
   }
 }
 
@@ -37,7 +40,7 @@ private[udo] final class ProgressDeadline(end: LaneEnd, place: Place, answerTime
   private var looked = since
   private var emitted = -1L
 
-  /** Start the time anew, since something came. */
+  /** Restart the deadline, since there was progress. */
   def progress(): Unit = {
     since = System.nanoTime()
     looked = since

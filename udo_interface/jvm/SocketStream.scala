@@ -1,9 +1,11 @@
 package org.apache.spark.sql.udo
 
 import java.io.IOException
-import java.net.{InetAddress, InetSocketAddress, SocketTimeoutException, StandardProtocolFamily, StandardSocketOptions, UnixDomainSocketAddress}
+import java.net.{InetAddress, InetSocketAddress, SocketException, SocketTimeoutException}
+import java.net.{StandardProtocolFamily, StandardSocketOptions, UnixDomainSocketAddress}
 import java.nio.ByteBuffer
 import java.nio.channels.{SelectionKey, Selector, SocketChannel}
+import java.nio.file.{Files, Path}
 import java.util.concurrent.TimeUnit
 
 import org.apache.spark.TaskContext
@@ -17,7 +19,7 @@ private[udo] trait ByteStream extends AutoCloseable {
   def write(pieces: Array[ByteBuffer], deadline: Long): Unit
 }
 
-/** A socket, of which `connected` says whether it is connected already. */
+/** A non-blocking socket; `connected`: whether it is connected already. */
 private[udo] final class SocketStream private (channel: SocketChannel, connected: Boolean, deadline: Long) extends ByteStream {
   private val task = TaskContext.get()
   private val selector =
@@ -77,15 +79,29 @@ private[udo] object SocketStream {
   private val Gathered = 64
   /** A host that takes longer to accept a connection is down (udo_protocol/queue/tls.py). */
   private val ConnectS = 10L
+  private val FullIncrementUs = 1000L
+  private val FullCeilingUs = 50000L
 
-  /** The Unix socket at this path. */
-  def unix(path: String): SocketStream = {
-    val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
-    try channel.connect(UnixDomainSocketAddress.of(path))
-    catch {
-      case e: Throwable => channel.close(); throw e
+  /** The Unix socket at this path. While its server's queue of connections is full, it tries again. */
+  def unix(path: String, deadline: Long): SocketStream = {
+    val backoff = new LinearBackoff(FullIncrementUs, FullCeilingUs)
+    while (true) {
+      val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
+      val connected =
+        try {
+          channel.configureBlocking(false)
+          channel.connect(UnixDomainSocketAddress.of(path))
+        } catch {
+          // Java has no class of its own for a full queue, and the same one for a socket that is not there.
+          case e: SocketException if e.getClass == classOf[SocketException] && Files.exists(Path.of(path)) => false
+          case e: Throwable => channel.close(); throw e
+        }
+      if (connected) return new SocketStream(channel, connected, deadline)
+      channel.close() // unlike that of a TCP socket, the system does not go on connecting it
+      if (System.nanoTime() > deadline) throw new SocketTimeoutException
+      backoff.pause()
     }
-    new SocketStream(channel, connected = true, 0)
+    throw new IllegalStateException
   }
 
   /** A port of a host, at the first of its addresses that accepts. */
@@ -104,7 +120,8 @@ private[udo] object SocketStream {
     val channel = SocketChannel.open()
     val connected =
       try {
-        channel.setOption[java.lang.Boolean](StandardSocketOptions.TCP_NODELAY, true) // no further write follows soon
+        // Each write is sent at once: no further one follows soon.
+        channel.setOption[java.lang.Boolean](StandardSocketOptions.TCP_NODELAY, true)
         channel.configureBlocking(false)
         channel.connect(address)
       } catch {

@@ -5,7 +5,7 @@ import java.nio.ByteBuffer
 import javax.net.ssl.{SSLEngine, SSLException}
 import javax.net.ssl.SSLEngineResult.{HandshakeStatus, Status}
 
-/** TLS over a socket, which it closes. The constructor makes the handshake; SSLException if one side refuses the other. */
+/** TLS over a socket, which it closes. The constructor does the handshake; SSLException if one side refuses the other. */
 private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, deadline: Long) extends ByteStream {
   // Both are kept ready for reading: the bytes between position and limit have been received and not yet used.
   private var received = TlsStream.empty(TlsStream.Records * engine.getSession.getPacketBufferSize)
@@ -55,7 +55,7 @@ private[udo] final class TlsStream(socket: SocketStream, engine: SSLEngine, dead
         throw e
     }
 
-  /** Do what the handshake asks of this side: compute, and send. */
+  /** Do this side's next steps of the handshake: compute and send. */
   private def goOn(deadline: Long): Unit = {
     var left = true
     while (left) engine.getHandshakeStatus match {

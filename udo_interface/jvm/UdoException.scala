@@ -18,9 +18,6 @@ final class UdoException(val kind: String, text: String) extends RuntimeExceptio
     error.setStackTrace(Array.empty)
     error
   }
-
-  /** The same error with its place in front of its text. */
-  def at(place: Place): UdoException = new UdoException(kind, s"$place: $getMessage")
 }
 
 object UdoException {
@@ -38,7 +35,7 @@ object UdoException {
   private val kinds = Map(
     "usage" -> "UsageError", "manifest" -> "ManifestError", "schema" -> "SchemaError", "not_found" -> "NotFound",
     "conflict" -> "Conflict", "unauthorized" -> "Unauthorized", "signature" -> "SignatureError", "refused" -> "Refused",
-    "peer" -> "PeerError", "unavailable" -> "Unavailable", "node_away" -> "NodeAway", "slots_away" -> "SlotsAway",
+    "peer" -> "PeerError", "server" -> "PeerError", "unavailable" -> "Unavailable", "node_away" -> "NodeAway", "slots_away" -> "SlotsAway",
     "timeout" -> "WaitTimeout", "server_lost" -> "ServerLost", "untrusted" -> "Untrusted", "lane_expired" -> "LaneExpired",
     "protocol" -> "ProtocolError", "stray_answer" -> "StrayAnswer", "slot_broken" -> "SlotBroken", "state_lost" -> "StateLost",
     "state_elsewhere" -> "StateElsewhere", "two_producers" -> "TwoProducers", "stale" -> "Stale", "fenced" -> "Fenced",

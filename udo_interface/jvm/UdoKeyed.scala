@@ -67,7 +67,10 @@ private[udo] object Evaluated {
   private final case class Last(since: Option[Long], epoch: Long, begun: LongAccumulator)
   private val last = mutable.HashMap.empty[(UUID, String), Last]
 
-  /** Begin an epoch; return the last evaluated epoch before it (-1: none), if this run can know it, and the counter of its partitions. */
+  /**
+   * Begin an epoch; return the last evaluated epoch before it (-1: none), if this run can know it, and the counter of this epoch's
+   * evaluated partitions.
+   */
   def begin(call: String, of: Epoch, context: SparkContext, running: UUID => Boolean): (Option[Long], LongAccumulator) = synchronized {
     last.filterInPlace { case ((run, _), _) => running(run) }
     val before = last.get((of.run, call))

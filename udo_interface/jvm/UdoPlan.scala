@@ -16,8 +16,8 @@ import org.apache.spark.sql.types.{DataType, StructType}
 /** The entry point for udo_interface/spark/jvm_path.py. It has no state: one instance is as good as another. */
 final class UdoCalls {
   /**
-   * Send `df` through the operator. Its columns are those sent, in their order, then those kept; `schema` is Spark's, as JSON, of the
-   * answers and the kept columns.
+   * Send `df` through the operator. Its columns are those sent, in their order, then those kept. `schema`: the Spark schema, as JSON, of
+   * the answers and the kept columns.
    */
   def through(df: Dataset[Row], call: String, schema: String): DataFrame = {
     val session = df.sparkSession
@@ -49,7 +49,7 @@ final class UdoCalls {
   def around(df: Dataset[Row]): Array[String] =
     Queries.around(df.sparkSession, df.logicalPlan).fold(Array.empty[String])(e => Array(s"${e.query}", s"${e.run}", s"${e.batch}"))
 
-  /** Register the strategy, also in sessions whose DataFrames may be combined with the call's: the leftmost one's makes the plan. */
+  /** Register the strategy, also in sessions whose DataFrames may be combined with the call's: the leftmost DataFrame's session plans. */
   private def plan(session: SparkSession, strategy: SparkStrategy): Unit = synchronized {
     val others = SparkSession.getActiveSession ++ SparkSession.getDefaultSession ++ Queries.sessions(session)
     for (each <- (others.toSeq :+ session).distinct if !each.experimental.extraStrategies.contains(strategy))

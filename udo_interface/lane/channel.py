@@ -125,18 +125,27 @@ class Channel:
                 self._filled.notify()
 
     def _wait(self, met: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """With the lock held: sleep until `met`; raises the channel's error, or WaitTimeout."""
+        """With the lock held: sleep until `met`; raises the channel's error, WaitTimeout, or UsageError in a listener."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self.error is not None:
                 raise self.error
             if met():
                 return
+            self._require_caller(what)
             if not self._moved.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{self.place}: waited {timeout_s:g} s for {what}; "
                     f"{self._buffered} events are buffered, {len(self._asked)} frames unanswered"
                 )
+
+    def _require_caller(self, what: str) -> None:
+        """UsageError in the channel's own thread, which would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise UsageError(
+                f"{self.place}: a listener cannot wait for {what}: it is called in the thread that sends the events and takes the answers. "
+                "Let it return, and wait in another thread"
+            )
 
     def add(self, listener: Listener, batches: bool) -> None:
         """Call `listener` for every answer from now on: with one event (dict), or with record batches."""
@@ -161,6 +170,7 @@ class Channel:
         with self._moved:
             if self._closing:
                 return
+            self._require_caller("the end of the channel")
             self._closing = True
             self._filled.notify_all()
         try:
@@ -170,8 +180,7 @@ class Channel:
                 failed, self.error = self.error, self.error or UsageError(f"{self.place}: the client is closed")
                 for c in (self._filled, self._moved):
                     c.notify_all()
-            if self._thread is not threading.current_thread():
-                self._thread.join(LOOK_MS / 1000 + 2)
+            self._thread.join(LOOK_MS / 1000 + 2)
             if failed is None:
                 try:
                     self._in.close()

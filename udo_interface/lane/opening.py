@@ -253,6 +253,7 @@ def conversations(
     lanes: list[tuple[Sender, Collector]] = []
 
     def use(part: Opened, end: LaneEnd) -> tuple[Sender, Collector]:
+        end.conn.place = str(part.place)
         sender = Sender(end, part.place, sent, stamp=part.stamp)
         try:
             sender.open()
@@ -263,14 +264,16 @@ def conversations(
 
     def open_lane(slot: str) -> tuple[Sender, Collector]:
         part = _offered(address, request, opened, slot, sent, wait_s)
-        return use(part, part.end())
+        try:
+            end = part.end()
+        except ServerLost as e:
+            raise ServerLost(f"{part.place}: {e}") from e
+        return use(part, end)
 
     try:
         while left:
             lanes.append(use(*left.popleft()))
         yield lanes, replace(opened, open_lane=open_lane)
-    except ServerLost as e:
-        raise ServerLost(f"{opened.place}: {e}") from e
     finally:
         # Whatever happened, remove the lanes' answers and credits at once; if the server is gone, they are gone with it.
         for sender, _ in lanes:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.functions import col
 
 from udo_interface.discovery import (
     NODE_SETTING,
@@ -34,7 +33,7 @@ from udo_interface.spark.inputs import require_inputs, united
 from udo_interface.spark.key_groups import with_key_group
 from udo_interface.spark.keyed_plan import Batch
 from udo_interface.spark.listing import Listed, Listing
-from udo_interface.spark.spark_types import as_told_apart, delivered, output_fields, require_apart, require_input, untold_type
+from udo_interface.spark.spark_types import as_told_apart, delivered, output_fields, quoted, require_apart, require_input, untold_type
 from udo_interface.spark.task import Keys, Task
 from udo_interface.store.store import StoreLocation
 from udo_interface.store.store_place import located, require_writable
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Conf = Callable[[str, str], str | None]
+K = TypeVar("K")
+V = TypeVar("V")
 log = logging.getLogger(__name__)
 
 
@@ -144,7 +145,7 @@ class DeployedOperator:
             raise UsageError(f"{deployed.what} keeps no state; call it without store=")
         if in_jvm:
             return jvm_path.through(df, task_of(None), schema)
-        return _mapped(df.select([col("`" + n.replace("`", "``") + "`") for n in columns]), task_of(None), schema)
+        return _mapped(df.select([quoted(n) for n in columns]), task_of(None), schema)
 
     def _keyed(
         self, df: DataFrame, deployed: Deployed, chosen: CallOptions, columns: list[str], order: Sequence[Column]
@@ -165,7 +166,8 @@ class DeployedOperator:
         grouped = with_key_group(df, deployed.key, deployed.input, key_groups=deployed.key_groups)
         given, marked = keyed_plan.partitioned(grouped, partitions, columns, order, deployed.reference, chosen.uid, deployed.what)
         start_empty, plan = chosen.start == "empty", self._plan(df, inside)
-        return given, Keys(partitions, _call_id(inside), start_empty, plan, stored, deployed.key_groups, marked, lasting)
+        call = _call_id(inside, deployed.reference, chosen.uid)
+        return given, Keys(partitions, call, start_empty, plan, stored, deployed.key_groups, marked, lasting)
 
     def _in_jvm(self, df: DataFrame, deployed: Deployed, chosen: CallOptions, fields: list[T.StructField]) -> bool:
         """Whether the call takes the JVM path; UsageError if it asks for the JVM path and cannot take it."""
@@ -193,7 +195,7 @@ class DeployedOperator:
         keys = None
         if _require_key(deployed, self.options.key):
             settings.check_keyed(conf)
-            keys = Keys(0, secrets.token_hex(4))
+            keys = Keys(0, secrets.token_hex(4), key_groups=deployed.key_groups)
         return self._task(deployed, self.options, conf, deployed.output, [], keys).rows
 
     def _fetch(self, conf: Conf) -> Deployed:
@@ -202,11 +204,13 @@ class DeployedOperator:
     def _plan(self, df: DataFrame, inside: Batch | None) -> int:
         """The number of this plan; in foreachBatch, which plans each batch anew, the number of the first plan of the query's run."""
         run = None if inside is None else (inside.query, inside.run)
-        if run is not None and run in _first_plans:
-            return _first_plans[run]
+        with _planning:
+            if run is not None and (first := _first_plans.get(run)) is not None:
+                return _noted(_first_plans, run, first)
         conf = df.sparkSession.conf.get
         number = plan(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
-        return number if run is None else _first_plans.setdefault(run, number)
+        with _planning:
+            return number if run is None else _noted(_first_plans, run, _first_plans.get(run, number))
 
     def _task(
         self, deployed: Deployed, options: CallOptions, conf: Conf, back: pa.Schema, kept: Sequence[T.StructField], keys: Keys | None
@@ -325,26 +329,39 @@ def _stored(location: str | os.PathLike[str], deployed: Deployed, *, lasting: bo
     return stored
 
 
+# Entries that are kept of what foreachBatch has planned: far more than a driver's queries use at a time, so those left out have ended.
+_KEPT_ENTRIES = 10_000
+_planning = Lock()
 _first_plans: dict[tuple[str, str], int] = {}  # (query, run) -> the number of the first plan that foreachBatch made in it
-_counting = Lock()
-_foreach_batch: dict[str, tuple[str, int]] = {}  # query -> (its batch, keyed calls made in it)
+_batches: dict[tuple[str, str, str, str], tuple[str, int]] = {}  # query, run, deployment, uid -> the last batch, the keyed calls in it
 
 
-def _call_id(inside: Batch | None) -> str:
-    """An id of this call within the query: the same when its plan is evaluated again, and from batch to batch in foreachBatch."""
+def _call_id(inside: Batch | None, deployment: str, uid: str) -> str:
+    """An id of this call among those of a run that use the same state: the same when its plan is evaluated again, and from batch to batch
+    in foreachBatch, whichever other calls a batch makes."""
     if inside is None:
         return secrets.token_hex(4)
-    with _counting:
-        before, count = _foreach_batch.get(inside.query, ("", 0))
-        _foreach_batch[inside.query] = (inside.batch, count + 1 if before == inside.batch else 1)
-        return f"foreachBatch.{_foreach_batch[inside.query][1]}"
+    with _planning:
+        of = (inside.query, inside.run, deployment, uid)
+        batch, count = _batches.get(of, ("", 0))
+        _, count = _noted(_batches, of, (inside.batch, count + 1 if batch == inside.batch else 1))
+        return f"foreachBatch.{count}"
+
+
+def _noted(entries: dict[K, V], key: K, value: V) -> V:
+    """Make it the newest entry, and forget the oldest ones."""
+    entries.pop(key, None)
+    entries[key] = value
+    while len(entries) > _KEPT_ENTRIES:
+        del entries[next(iter(entries))]
+    return value
 
 
 def _kept(df: DataFrame, name: str, deployed: Deployed, *, in_jvm: bool) -> T.StructField:
     if name not in df.columns:
         raise SchemaError(f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(df.columns)}")
     field = df.schema[name]
-    if not in_jvm and df.sparkSession.conf.get(settings.VALIDATED, "false") == "true" and (untold := untold_type(field.dataType)):
+    if not in_jvm and settings.is_true(df.sparkSession.conf.get, settings.VALIDATED) and (untold := untold_type(field.dataType)):
         raise SchemaError(
             f"keep={name!r}: {settings.VALIDATED} is true, and the batches of PySpark do not tell that a column is of type "
             f"{untold.simpleString()}, so Spark would refuse each of them. Set it to false, which is the default, or cast the column"

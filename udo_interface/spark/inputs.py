@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from udo_interface.spark.deployed import Deployed
-from udo_interface.spark.spark_types import require_input, spark_type
+from udo_interface.spark.spark_types import quoted, require_input, spark_type
 from udo_protocol.errors import SchemaError, UsageError
 from udo_protocol.formats.inputs import INPUT_COLUMN
 
@@ -34,7 +34,7 @@ def united(given: Mapping[str, DataFrame], deployed: Deployed, keep: Sequence[st
         require_input(given[name].schema, schema, what)
         if lacking := [n for n in keep if n not in given[name].columns]:
             raise SchemaError(f"keep={lacking[0]!r}: {what} has no such column; every input needs a column that is kept")
-        carried = [_named(n) for n in keep if n not in deployed.input.names]
+        carried = [quoted(n) for n in keep if n not in deployed.input.names]
         parts.append(given[name].select(*(_column(f, name, schema) for f in deployed.input), *carried))
     return reduce(lambda one, other: one.union(other), parts)
 
@@ -53,9 +53,5 @@ def _column(wanted: pa.Field, name: str, schema: pa.Schema) -> Column:
     if wanted.name == INPUT_COLUMN:
         return F.lit(name).alias(INPUT_COLUMN)
     if wanted.name in schema.names:
-        return _named(wanted.name)
+        return quoted(wanted.name)
     return F.lit(None).cast(spark_type(wanted.type)).alias(wanted.name)
-
-
-def _named(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

@@ -17,12 +17,11 @@ import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
-from pyspark.sql.functions import col
 
 from udo_interface.discovery import NODE_SETTING, NODE_VARIABLE
 from udo_interface.spark import settings
 from udo_interface.spark.jar import jar
-from udo_interface.spark.spark_types import arrow_type, spark_type
+from udo_interface.spark.spark_types import arrow_type, quoted, spark_type
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import schema_id, to_ipc, type_text
 
@@ -53,7 +52,7 @@ def obstacle(
         return "with store= Python workers bring the state and take it"
     if not hasattr(df, "_jdf"):
         return "Spark Connect has no JVM on this side"
-    if df.isStreaming and conf(settings.REAL_TIME_CHECK, "true") == "false":
+    if df.isStreaming and not settings.is_true(conf, settings.REAL_TIME_CHECK, "true"):
         return "the query is meant for real-time mode, in which answers must not wait for input"
     if "://" in (node := _node(conf)).removeprefix("unix://"):
         return f"the node manager is on another host ({node})"
@@ -74,7 +73,7 @@ def through(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
     """Send `df` through the operator, if there is no obstacle; the answers have `schema`. A keyed call's `df`: keyed_plan.partitioned."""
     wanted = task.sent()
     sent = to_ipc(wanted)
-    kept = [_named(n).alias(n) for n in task.keep]
+    kept = [quoted(n).alias(n) for n in task.keep]
     picked = df.select([*(_column(df.schema[f.name], f.type) for f in wanted), *kept])
     told = {
         "deployment": task.deployment,
@@ -128,13 +127,9 @@ def _cast(have: T.DataType, want: pa.DataType) -> T.DataType | None:
     return None
 
 
-def _named(column: str) -> Any:
-    return col("`" + column.replace("`", "``") + "`")
-
-
 def _column(have: T.StructField, want: pa.DataType) -> Any:
-    named, to = _named(have.name), _cast(have.dataType, want)
-    return named if to is None or to == have.dataType else named.cast(to).alias(have.name)
+    column, to = quoted(have.name), _cast(have.dataType, want)
+    return column if to is None or to == have.dataType else column.cast(to).alias(have.name)
 
 
 def calls(session: SparkSession) -> Any:

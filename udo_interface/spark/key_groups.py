@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from udo_interface.spark.spark_types import spark_type
+from udo_interface.spark.spark_types import quoted, spark_type
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
 
@@ -23,6 +23,6 @@ def with_key_group(df: DataFrame, key: Sequence[str], schema: pa.Schema, *, key_
     query sends a narrower type, nor with the session's time zone.
     """
     # A wall clock stays a wall clock: as an instant it would depend on the session's time zone.
-    columns = [F.col("`" + n.replace("`", "``") + "`").cast(spark_type(schema.field(n).type, df.schema[n].dataType)) for n in key]
+    columns = [quoted(n).cast(spark_type(schema.field(n).type, df.schema[n].dataType)) for n in key]
     group = F.pmod(F.hash(*columns), F.lit(key_groups)).cast("int")
     return df.withColumn(GROUP_COLUMN, group)

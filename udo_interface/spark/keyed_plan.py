@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from udo_interface.spark import jvm_path, progress, settings
 from udo_interface.spark.key_groups import with_key_group
+from udo_interface.spark.spark_types import quoted
 from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import GROUP_COLUMN
 
@@ -57,7 +58,7 @@ def partitioned(
 ) -> tuple[DataFrame, bool]:
     """Partition these columns of `df` and the key group by the group, sorted by `order`; return also whether each has its mark."""
     settings.keep_empty_stages(df.sparkSession.conf)
-    wanted = [F.col("`" + n.replace("`", "``") + "`") for n in (*columns, GROUP_COLUMN)]
+    wanted = [quoted(n) for n in (*columns, GROUP_COLUMN)]
     if (calls := _calls(df)) is not None:
         given = df.sortWithinPartitions(*order) if order else df.select(*wanted)
         made = type(df)(calls.keyed(given._jdf, deployment, uid, GROUP_COLUMN, partitions, bool(order)), df.sparkSession)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from udo_interface.spark.settings import is_true
 from udo_protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def check_keyed(df: DataFrame, what: str) -> None:
                 "would begin without state. Call it on the stream, before writeStream, and use its answers in foreachBatch"
             )
         return
-    if (df.sparkSession.conf.get(SYNCHRONOUS_SETTING, "false") or "").lower() != "true":
+    if not is_true(df.sparkSession.conf.get, SYNCHRONOUS_SETTING):
         raise UsageError(
             f"{what} keeps state, so its query must not be started with asyncProgressTrackingEnabled or in real-time mode: a restart would "
             "run several of its epochs as one. With Spark Connect a call cannot see how its query is started. Say that it is not: "

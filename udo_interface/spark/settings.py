@@ -32,15 +32,20 @@ class DelayedResults(UserWarning):
     """Results will reach Spark later than they are available."""
 
 
+def is_true(conf: Callable[[str, str], str | None], key: str, default: str = "false") -> bool:
+    """Whether a setting is on, as Spark reads it: `SparkConf().set(key, True)` stores "True"."""
+    return (conf(key, default) or "").strip().lower() == "true"
+
+
 def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
     """Warn about settings that hold back a streaming query's results; `conf` looks up a setting with its default.
 
     This concerns only real-time mode: a micro-batch's answers are seen when it ends, whatever the settings.
     """
-    if not streaming or conf(REAL_TIME_CHECK, "true") != "false":
+    if not streaming or is_true(conf, REAL_TIME_CHECK, "true"):
         return
     app = conf("spark.app.id", "") or ""
-    if conf(PIPELINED, "false") != "true":
+    if not is_true(conf, PIPELINED):
         _warn(app, f"Spark reads an operator's answers only once its input has ended; start the session with {PIPELINED}=true")
     if _bytes(conf(BUFFER, "65536") or "65536") > LOW_LATENCY_BYTES:
         _warn(app, f"batches below {BUFFER} wait in a buffer on their way to the operator; start the session with {BUFFER}=64")
@@ -56,7 +61,7 @@ def path(option: str | None, conf: Callable[[str, str], str | None]) -> str:
 
 def check_keyed(conf: Callable[[str, str], str | None]) -> None:
     """UsageError for settings under which state could not be kept exactly once."""
-    if conf("spark.speculation", "false") == "true":
+    if is_true(conf, "spark.speculation"):
         raise UsageError("key= needs spark.speculation=false: two running attempts would undo each other's changes")
 
 

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as T
+from pyspark.sql.functions import col
 
+from udo_interface.spark.settings import is_true
 from udo_protocol.errors import SchemaError
 from udo_protocol.formats.schema import misfits, type_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _SIMPLE: tuple[tuple[type[T.DataType], pa.DataType], ...] = (
     (T.BooleanType, pa.bool_()),
@@ -54,6 +56,11 @@ _OTHER = {
     pa.large_binary(): T.BinaryType(),
     pa.date64(): T.DateType(),
 }
+
+
+def quoted(column: str) -> Column:
+    """The column of exactly this name: without quotes Spark would read a dot in it as the way into a struct."""
+    return col("`" + column.replace("`", "``") + "`")
 
 
 def arrow_type(t: T.DataType) -> pa.DataType:
@@ -155,7 +162,7 @@ def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
 
 def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str]:
     """A function whose result is the same for two column names if a session with these settings takes them for one column."""
-    return str if conf("spark.sql.caseSensitive", "false") == "true" else str.casefold
+    return str if is_true(conf, "spark.sql.caseSensitive") else str.casefold
 
 
 def require_apart(df: DataFrame, columns: Iterable[str], what: str) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from udo_interface.spark.call import DeployedOperator, udo
+from udo_interface.spark.spark_types import quoted
 from udo_protocol.errors import UdoError, UsageError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _column(expression: Any, clause: str) -> str:
 
 
 def _ordered(order: Any) -> Column:
-    column = F.col("`" + _column(order.child(), "ORDER BY").replace("`", "``") + "`")
+    column = quoted(_column(order.child(), "ORDER BY"))
     direction, nulls = str(order.direction().sql()), str(order.nullOrdering().sql())
     found: Column = getattr(column, f"{direction}_{nulls.replace(' ', '_')}".lower())()
     return found

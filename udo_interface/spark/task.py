@@ -181,15 +181,21 @@ class Task:
             session = f"{session}.{self.uid}" if self.uid else session
             run = of.run or (run_of_task(context, self.what) if of.query else "")
             # An RDD's partition is one group by itself: its keys occur in no other partition.
-            count = self.keyed.partitions
-            groups = groups_of(of.partition, count, self.keyed.key_groups) if count else [of.partition]
+            count, there = self.keyed.partitions, self.keyed.key_groups
+            if not count and of.partition >= there:
+                raise UsageError(
+                    f"{self.what} has {there} key groups, and each partition of an RDD is one of them: expected at most {there} "
+                    f"partitions, got number {of.partition + 1}. Partition the RDD by the key into fewer (partitionBy), or deploy the "
+                    "operator with more (udo deploy --key-groups)"
+                )
+            groups = groups_of(of.partition, count, there) if count else [of.partition]
             keyed = KeyedCall(
                 run,
                 self.keyed.call,
                 tuple(groups),
                 self.keyed.start_empty,
                 self.keyed.plan,
-                self.keyed.key_groups,
+                there,
                 self.keyed.stored is not None,
                 of.since,
             )

@@ -5,15 +5,18 @@ An object store shows an object once it has been sent completely; elsewhere a dr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from udo_protocol.errors import UsageError
+from udo_protocol.files import replace_file
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -98,15 +101,24 @@ def require_writable(location: str) -> None:
 
 
 def put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
-    """Write a file under that name, all of it or nothing."""
-    draft = path
-    if files.type_name not in OBJECT_STORES:
-        files.create_dir(path.rpartition("/")[0])
-        draft = f"{path}.{secrets.token_hex(4)}.draft"
-    with files.open_output_stream(draft) as f:
-        f.write(data)
-    if draft != path:
+    """Write a file under that name, all of it or nothing; in a local directory also if the host crashes."""
+    if files.type_name in OBJECT_STORES:
+        with files.open_output_stream(path) as f:
+            f.write(data)
+        return
+    files.create_dir(path.rpartition("/")[0])
+    if files.type_name == "local":
+        replace_file(Path(path), memoryview(data), mode=0o666, durable=True)  # the umask decides who may read it
+        return
+    draft = f"{path}.{secrets.token_hex(4)}.draft"
+    try:
+        with files.open_output_stream(draft) as f:
+            f.write(data)
         files.move(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.delete_file(draft)
+        raise
 
 
 def unusable(location: str, e: Exception) -> UsageError:

@@ -69,6 +69,7 @@ class Connection:
         tls: Tls | None = None,
     ) -> None:
         self.path, self.login = path, login
+        self.place = ""  # where the connection leads to, in front of the text of its loss
         self._timeout_s = 0.0
         self._held: list[Any] = []  # commands that wait for the next write
         self._buffer = bytearray(_RECEIVE_BYTES)
@@ -318,7 +319,8 @@ class Connection:
         raise self._gone(why) from None
 
     def _gone(self, why: object) -> ServerLost:
-        return ServerLost(f"the server on {self.path} is gone: {why}; the unanswered frames have to be retried")
+        place = f"{self.place}: " if self.place else ""
+        return ServerLost(f"{place}the server on {self.path} is gone: {why}; the unanswered frames have to be retried")
 
     def _silent(self, waited_s: float) -> Any:
         self._lost(f"it did not answer within {waited_s:g} s")
