@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,9 +28,11 @@ _ID = re.compile(r"[0-9a-f]{48}")
 
 
 def tidy(root: Path) -> None:
-    """Remove incomplete small blobs that a killed registry left in the blobs' folder; only while no other process uses the folder."""
+    """Remove incomplete small blobs and restores that a killed registry left in the blobs' folder; only while no other process uses it."""
     for path in (root / INCOMING).glob("*"):
-        if not _ID.fullmatch(path.name):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not _ID.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
