@@ -31,7 +31,8 @@ from udo_protocol.state.placement import Placement
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1 << 20)]
-_LIMITS = {f.name for f in fields(SlotLimits)} | set(OperatorLimits.model_fields)
+_SLOT_LIMITS = {f.name for f in fields(SlotLimits)}
+_LIMITS = _SLOT_LIMITS | set(OperatorLimits.model_fields)
 # Spark keeps this many batches to go back to (spark.sql.streaming.minBatchesToRetain); older ones never return.
 EPOCHS_KEPT = 100
 
@@ -109,6 +110,8 @@ class NewDeployment(BaseModel):
                 raise ValueError(f"limit 'key_groups': expected a whole number from 1 to {MOST_KEY_GROUPS}, got {value:g}")
             if name == "backoff_ceiling_us" and value > MOST_BACKOFF_US:
                 raise ValueError(f"limit 'backoff_ceiling_us': expected at most {MOST_BACKOFF_US}, got {value:g}")
+            if name in _SLOT_LIMITS and not value.is_integer():
+                raise ValueError(f"limit {name!r}: expected a whole number, got {value:g}")
         return limits
 
 

@@ -137,6 +137,7 @@ def test_deploying_the_same_again_is_fine_and_something_else_conflicts(deployed:
         ("limits", {"key_groups": 12.5}, "a whole number from 1 to 32768, got 12.5"),
         ("limits", {"retries": 11}, "a whole number from 1 to 10, got 11"),
         ("limits", {"retries": 1.5}, "a whole number from 1 to 10, got 1.5"),
+        ("limits", {"read_frames": 0.5}, "'read_frames': expected a whole number, got 0.5"),
         ("surprise", 1, "surprise"),
     ],
 )
