@@ -125,6 +125,10 @@ def find(session: Session, name: str) -> Deployment:
 def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
     """A deployment as shown without a token: names of secrets and files, never their values. Its state on a node that is not live
     is `away`."""
+    return _described(session, d, there, applications.memberships(session))
+
+
+def _described(session: Session, d: Deployment, there: Presence, members: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
     away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}
@@ -141,7 +145,7 @@ def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]
         "slots": d.slots,
         "placement": d.placement,
         "elasticity": Elasticity.parse(d.elasticity).record(),
-        "application": (applications.memberships(session).get(d.name) or {}).get("name"),
+        "application": members.get(d.name, {}).get("name"),
         "policy": d.policy,
         "limits": d.limits,
         "generation": d.generation,
@@ -154,7 +158,8 @@ def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]
 
 def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     """All deployments, by name."""
-    return [describe(session, d, there) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
+    members = applications.memberships(session)  # once: they are read from all applications
+    return [_described(session, d, there, members) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
 
 
 def create(session: Session, caller: Caller, new: NewDeployment, there: Presence) -> tuple[Deployment, bool]:

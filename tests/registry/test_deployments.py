@@ -5,13 +5,20 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import event
 
+from elasticity.scaling.application_wish import ApplicationWish
+from registry.domain import deployments
+from registry.domain.presence import Presence
+from registry.store.hub import Hub
+from registry.store.models import Application, Deployment, Version
+from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
@@ -145,6 +152,29 @@ def test_malformed_deployments_are_refused_by_field(registry: Running, field: st
     body = {"name": "a", "operator": "a", field: value}
     reply = httpx.post(f"{registry.url}/api/v1/deployments", json=body, headers={"Authorization": f"Bearer {registry.token}"})
     assert reply.status_code == 400 and why in reply.json()["error"]["message"]
+
+
+@pytest.fixture
+def fifty(tmp_path: Path) -> Iterator[Store]:
+    """A database with the deployments d0 to d49, of which an application has d1."""
+    made = Store(f"sqlite:///{tmp_path / 'r.db'}", Hub(1))
+    version = Version(name="t", version="1", digest="x", manifest={}, layers=[], created_at=0.0, pushed_by="ada")
+    empty: dict[str, Any] = {"env": {}, "secrets": {}, "files": {}, "limits": {}, "previous": []}
+    with made.write() as session:
+        for n in range(50):
+            session.add(Deployment(name=f"d{n}", version=version, slots=1, policy="fail", generation=1, made=1, created_at=0.0, **empty))
+        session.add(Application(name="app", wish=ApplicationWish(("d1",)).record(), created_at=0.0))
+    yield made
+    made.close()
+
+
+def test_a_list_of_deployments_reads_the_applications_once(fifty: Store) -> None:
+    statements: list[str] = []
+    with fifty.read() as session:
+        event.listen(session.get_bind(), "before_cursor_execute", lambda _c, _cursor, statement, *_: statements.append(statement))
+        found = deployments.everything(session, Presence([], {}))
+    assert len(found) == 50 and [d["name"] for d in found if d["application"] == "app"] == ["d1"]
+    assert len([s for s in statements if "FROM applications" in s]) == 1
 
 
 def test_deploying_what_was_never_pushed_names_the_near_operators(deployed: tuple[Registry, str]) -> None:
