@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
-from sqlalchemy import CursorResult, select
+from sqlalchemy import CursorResult, exists, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from elasticity.scaling.modes import AUTO, Elasticity
 from registry.domain import applications, audit, catalogue, replicas, spreading
@@ -346,3 +346,10 @@ def bind_epoch(session: Session, name: str, run: str, epoch: int, now: float) ->
     old = sql_delete(Epoch).where(Epoch.deployment == name, Epoch.session == run, Epoch.epoch < epoch - EPOCHS_KEPT)
     session.execute(old)
     return bound
+
+
+def forget_epochs(session: Session, before: float) -> None:
+    """Drop what was bound before `before`, but for the last epoch of each session: a query that is started again runs that one again."""
+    later = aliased(Epoch)
+    followed = exists().where(later.deployment == Epoch.deployment, later.session == Epoch.session, later.epoch > Epoch.epoch)
+    session.execute(sql_delete(Epoch).where(Epoch.at < before, followed), execution_options={"synchronize_session": False})

@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from elasticity.scaling.application_wish import ApplicationWish
 from registry.domain import deployments
 from registry.domain.presence import Presence
 from registry.store.hub import Hub
-from registry.store.models import Application, Deployment, Version
+from registry.store.models import Application, Deployment, Epoch, Version
 from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
@@ -261,6 +261,18 @@ def test_an_epoch_keeps_the_version_of_its_first_caller(deployed: tuple[Registry
     assert client.epoch(name, "run-1", 7) == first
     assert client.epoch(name, "run-1", 8)["version"] == "2"
     assert client.epoch(name, "run-2", 7)["version"] == "2"
+
+
+def test_of_a_session_that_has_ended_only_the_last_epoch_is_kept(fifty: Store) -> None:
+    with fifty.write() as session:
+        for name, run, first, second in (("d0", "ended", 10.0, 20.0), ("d0", "goes on", 10.0, 90.0), ("d1", "ended", 10.0, 20.0)):
+            deployments.bind_epoch(session, name, run, 1, first)
+            deployments.bind_epoch(session, name, run, 2, second)
+    with fifty.write() as session:
+        deployments.forget_epochs(session, 50.0)
+    with fifty.read() as session:
+        left = {(e.deployment, e.session, e.epoch) for e in session.scalars(select(Epoch))}
+    assert left == {("d0", "ended", 2), ("d0", "goes on", 2), ("d1", "ended", 2)}
 
 
 def test_many_callers_of_one_epoch_get_one_version(deployed: tuple[Registry, str]) -> None:
