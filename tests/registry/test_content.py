@@ -39,6 +39,20 @@ def test_a_pushed_version_can_be_read_back_by_tag_digest_and_latest(registry: Ru
     assert name in [o["name"] for o in client.operators()]
 
 
+def test_a_blob_that_is_fetched_is_whole_when_it_gets_its_name(registry: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, name = registry.client(), fresh("op")
+    pushed, renamed, replace = image(name, "1"), list[bytes](), os.replace
+    pushed.push(client, tmp_path)
+
+    def noted(source: str, target: Path) -> None:
+        renamed.append(Path(source).read_bytes())
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    client.fetch_blob(name, sha(pushed.blobs[1]), tmp_path / "layer")
+    assert renamed == [pushed.blobs[1]]
+
+
 def test_a_registry_on_another_host_gives_and_takes_the_same(start_registry: Callable[..., Running], tmp_path: Path) -> None:
     running = start_registry("--listen", "127.0.0.2:0")
     one = image("op", "1", code="x = 1\n" * 100_000)

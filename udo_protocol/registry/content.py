@@ -115,6 +115,7 @@ class ContentClient(HttpClient):
                         raise ProtocolError(
                             f"blob {digest} from {self.url}: received content with digest sha256:{sha.hexdigest()}; fetch it again"
                         )
+                    file.flush()
                     os.replace(file.name, path)
                 except BaseException:
                     os.unlink(file.name)
