@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from typing import Any, get_type_hints
 
@@ -35,7 +36,8 @@ def read(text: str) -> dict[str, dict[str, str]]:
     return tables
 
 
-def shipped() -> dict[str, dict[str, str]]:
+@cache
+def shipped() -> Names:
     """The names in policies.toml of this package."""
     return read((files("elasticity") / "policies.toml").read_text("utf-8"))
 

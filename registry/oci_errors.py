@@ -74,8 +74,14 @@ class TooManyUploads(errors.Unavailable):
     oci, status = "TOOMANYREQUESTS", 429
 
 
-class RangeInvalid(UsageError):
-    """A chunk that does not begin at the upload's present size."""
+class UploadBusy(errors.Unavailable):
+    """Another request, perhaps one whose connection broke, has the upload at this moment."""
+
+    oci, status = "BLOB_UPLOAD_INVALID", 400
+
+
+class RangeInvalid(errors.Unavailable):
+    """A chunk that does not begin at the upload's present size; one that does is taken."""
 
     oci, status = "BLOB_UPLOAD_INVALID", 416
 

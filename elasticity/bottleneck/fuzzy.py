@@ -16,11 +16,14 @@ from importlib.resources import files
 from itertools import pairwise, product
 from typing import Any
 
+from elasticity.bottleneck.signals import INPUTS
 from udo_protocol.errors import UsageError
 
 Trapezoid = tuple[float, float, float, float]
 # Memberships of an input must add up to 1 within this.
 _TOLERANCE = 1e-9
+# The largest corner: more than any input has; with larger ones the arithmetic may overflow.
+_MOST = 1e12
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ def read(text: str) -> Model:
             raise UsageError(f"expected a table [{name}] as in the rules that come with the package")
     inputs = {name: _terms(f"inputs.{name}", terms) for name, terms in tables["inputs"].items()}
     for name, terms in inputs.items():
+        if name not in INPUTS:
+            raise UsageError(f"[inputs.{name}]: expected an input that is measured: {', '.join(INPUTS)}")
         _check_sum(name, terms)
     output = _terms("output", tables["output"])
     low, high = _range(output)
@@ -139,14 +144,15 @@ def read(text: str) -> Model:
     rules: dict[tuple[str, ...], str] = {tuple(key.split()): outcome for key, outcome in tables["rules"].items()}
     combinations = set(product(*inputs.values()))
     for combination in sorted(combinations):
-        if rules.get(combination) not in output:
-            raise UsageError(f"[rules] {' '.join(combination)!r}: expected one of {', '.join(output)}, got {rules.get(combination)}")
+        if not isinstance(outcome := rules.get(combination), str) or outcome not in output:
+            raise UsageError(f"[rules] {' '.join(combination)!r}: expected one of {', '.join(output)}, got {outcome}")
     unknown = rules.keys() - combinations
     if unknown:
         raise UsageError(f"[rules] {' '.join(min(unknown))!r}: expected a term each of {', '.join(inputs)}, in this order")
     found = tables["thresholds"]
     names = ("scale_in", "alarming", "scale_out")
-    if found.keys() != set(names) or not 0 <= found["scale_in"] < found["alarming"] < found["scale_out"] <= 100:
+    numbers = found.keys() == set(names) and all(map(_is_number, found.values()))
+    if not numbers or not 0 <= found["scale_in"] < found["alarming"] < found["scale_out"] <= 100:
         raise UsageError(f"[thresholds]: expected 0 <= scale_in < alarming < scale_out <= 100, got {found}")
     return Model(inputs, output, rules, Thresholds(**{n: float(found[n]) for n in names}))
 
@@ -155,10 +161,14 @@ def _terms(where: str, terms: Any) -> dict[str, Trapezoid]:
     if not isinstance(terms, dict) or not terms:
         raise UsageError(f"[{where}]: expected terms such as low = [0, 0, 1, 2], got {terms!r}")
     for term, corners in terms.items():
-        fits = isinstance(corners, list) and len(corners) == 4 and all(isinstance(c, int | float) for c in corners)
+        fits = isinstance(corners, list) and len(corners) == 4 and all(map(_is_number, corners))
         if not fits or any(a > b for a, b in pairwise(corners)) or corners[0] == corners[3]:
             raise UsageError(f"[{where}] {term}: expected four rising corners of a trapezoid, got {corners!r}")
     return {term: (float(a), float(b), float(c), float(d)) for term, (a, b, c, d) in terms.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= _MOST  # not NaN
 
 
 def _check_sum(name: str, terms: Mapping[str, Trapezoid]) -> None:

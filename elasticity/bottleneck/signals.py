@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 # Preparing another slot takes some seconds: queues are judged by their expected length once it could take over.
 HORIZON_S = 10.0
+# The names of the inputs.
+INPUTS = ("use", "memory", "queue")
 
 
 @dataclass(frozen=True)

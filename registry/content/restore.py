@@ -113,7 +113,7 @@ def put(session: Session, blobs: Blobs, folder: Path, caller: Caller, backup: Un
     if any(count.values()) and not replace:
         has = ", ".join(f"{n} {name}" for name, n in count.items())
         raise Conflict(f"this registry is not empty ({has}): give a new one, or replace all it has (--replace)")
-    before = {row.key: row.value for row in session.scalars(select(Setting))}
+    before, former = {row.key: row.value for row in session.scalars(select(Setting))}, identity.stored(session)
     for table in reversed(tables()):
         session.execute(delete(table))
     session.expunge_all()
@@ -131,7 +131,7 @@ def put(session: Session, blobs: Blobs, folder: Path, caller: Caller, backup: Un
     for deployment in session.scalars(select(Deployment)):
         deployment.generation = generation
     number = identity.draw()
-    identity.give(session, folder, number)
+    identity.give(session, folder, number, former)
     said = {"registry": number, "was": backup.head["registry"], "made_at": backup.head["made_at"]}
     record(session, caller, "restore", detail=f"backup of registry {said['was']}, now registry {number}")
     return said | {"rows": sum(map(len, backup.rows.values())), "blobs": len(backup.files)}

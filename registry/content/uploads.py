@@ -10,13 +10,14 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from registry.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadInvalid, UploadUnknown
+from registry.oci_errors import DigestInvalid, RangeInvalid, SizeInvalid, TooManyUploads, UploadBusy, UploadInvalid, UploadUnknown
 from registry.store.blobs import INCOMING, Blobs, check_digest
 from udo_protocol.files import lock_within
 from udo_protocol.pouring import pour
@@ -27,9 +28,11 @@ _ID = re.compile(r"[0-9a-f]{48}")
 
 
 def tidy(root: Path) -> None:
-    """Remove incomplete small blobs that a killed registry left in the blobs' folder; only while no other process uses the folder."""
+    """Remove incomplete small blobs and restores that a killed registry left in the blobs' folder; only while no other process uses it."""
     for path in (root / INCOMING).glob("*"):
-        if not _ID.fullmatch(path.name):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not _ID.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -51,7 +54,7 @@ class Upload:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold the upload for one request alone; UploadInvalid while another one has it."""
+        """Hold the upload for one request alone; UploadBusy while another one has it."""
         if not self._busy.acquire(blocking=False):
             raise self._is_busy()
         try:
@@ -68,8 +71,8 @@ class Upload:
         except FileNotFoundError:
             raise UploadUnknown(f"upload {self.id} has ended") from None
 
-    def _is_busy(self) -> UploadInvalid:
-        return UploadInvalid(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
+    def _is_busy(self) -> UploadBusy:
+        return UploadBusy(f"upload {self.id} is served to another request at this moment; ask for its status and continue from there")
 
     def append(self, fill: Fill, length: int | None, most: int) -> None:
         """Append the bytes that `fill` puts into buffers: `length` of them if known, up to `most` in the whole upload."""
@@ -185,7 +188,7 @@ class Uploads:
         try:
             with upload.taken():
                 upload.cancel()
-        except UploadInvalid:
+        except UploadBusy:
             return False
         except UploadUnknown:  # another process has removed or finished it
             pass

@@ -7,7 +7,8 @@ it has not ended within STEP_S, or its application may no longer carry out grant
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from threading import Lock
 from typing import Any
 
 from elasticity.scaling.application_journal import GrantOutcome
@@ -28,13 +29,17 @@ class Steps:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._said: dict[str, str] = {}  # step -> the node's last report: '' when it has done its part
+        self._there: Collection[str] = ()  # steps under way at the last look
+        self._said: dict[str, str] = {}  # one of these -> the node's last report: '' when it has done its part
+        self._lock = Lock()  # of these two
         self.left: Mapping[str, list[dict[str, Any]]] = {}  # node -> [{id, deployment, kind, moves: [[place, groups]], runs_to, slots}]
         self._deployments: set[str] | None = None  # those with steps under way; None: not known yet
 
     def forget(self) -> None:
         """Forget all steps: another process decides from now on."""
-        self._said, self.left, self._deployments = {}, {}, None
+        with self._lock:
+            self._there, self._said = (), {}
+        self.left, self._deployments = {}, None
 
     def begun(self, deployment: str) -> None:
         """Note that the deployment has a step under way."""
@@ -45,8 +50,11 @@ class Steps:
         return self._deployments is None or deployment in self._deployments
 
     def heard(self, identity: str, error: str) -> None:
-        """Take a node's report about its part of a step."""
-        self._said[identity] = error
+        """Take a node's report about its part of a step. One about another grant is none; one that comes before the first look comes again,
+        when the node has been handed the step once more."""
+        with self._lock:
+            if identity in self._there:
+                self._said[identity] = error
 
     def look(self, wanted: Mapping[str, ApplicationWish], now_s: float) -> None:
         """Continue the steps that are ready, and hand the rest out to the nodes."""
@@ -63,7 +71,8 @@ class Steps:
             else:
                 left.setdefault(now.step.node, []).append(_left(name, now))
         self.left, self._deployments = left, set(there.values())
-        self._said = {identity: error for identity, error in self._said.items() if identity in there}
+        with self._lock:
+            self._there, self._said = there.keys(), {step: self._said[step] for step in there if step in self._said}
 
     def _part(self, deployment: Deployment, now: Placement, wanted: Mapping[str, ApplicationWish], now_s: float) -> str:
         """The next part of the step: 'emptied', 'done', 'given up', or '' while the node does its part."""

@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
-from sqlalchemy import CursorResult, select
+from sqlalchemy import CursorResult, exists, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from elasticity.scaling.modes import AUTO, Elasticity
 from registry.domain import applications, audit, catalogue, replicas, spreading
@@ -31,7 +31,8 @@ from udo_protocol.state.placement import Placement
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1 << 20)]
-_LIMITS = {f.name for f in fields(SlotLimits)} | set(OperatorLimits.model_fields)
+_SLOT_LIMITS = {f.name for f in fields(SlotLimits)}
+_LIMITS = _SLOT_LIMITS | set(OperatorLimits.model_fields)
 # Spark keeps this many batches to go back to (spark.sql.streaming.minBatchesToRetain); older ones never return.
 EPOCHS_KEPT = 100
 
@@ -109,6 +110,8 @@ class NewDeployment(BaseModel):
                 raise ValueError(f"limit 'key_groups': expected a whole number from 1 to {MOST_KEY_GROUPS}, got {value:g}")
             if name == "backoff_ceiling_us" and value > MOST_BACKOFF_US:
                 raise ValueError(f"limit 'backoff_ceiling_us': expected at most {MOST_BACKOFF_US}, got {value:g}")
+            if name in _SLOT_LIMITS and not value.is_integer():
+                raise ValueError(f"limit {name!r}: expected a whole number, got {value:g}")
         return limits
 
 
@@ -122,6 +125,10 @@ def find(session: Session, name: str) -> Deployment:
 def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]:
     """A deployment as shown without a token: names of secrets and files, never their values. Its state on a node that is not live
     is `away`."""
+    return _described(session, d, there, applications.memberships(session))
+
+
+def _described(session: Session, d: Deployment, there: Presence, members: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     states = session.scalars(select(NodeState).where(NodeState.deployment == d.name).order_by(NodeState.node))
     shown = ("node", "state", "version", "digest", "detail", "error_code")
     away = {node: {"state": "away", "away_since": iso(since)} for node, since in there.away.items()}
@@ -138,7 +145,7 @@ def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]
         "slots": d.slots,
         "placement": d.placement,
         "elasticity": Elasticity.parse(d.elasticity).record(),
-        "application": (applications.memberships(session).get(d.name) or {}).get("name"),
+        "application": members.get(d.name, {}).get("name"),
         "policy": d.policy,
         "limits": d.limits,
         "generation": d.generation,
@@ -151,7 +158,8 @@ def describe(session: Session, d: Deployment, there: Presence) -> dict[str, Any]
 
 def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
     """All deployments, by name."""
-    return [describe(session, d, there) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
+    members = applications.memberships(session)  # once: they are read from all applications
+    return [_described(session, d, there, members) for d in session.scalars(select(Deployment).order_by(Deployment.name))]
 
 
 def create(session: Session, caller: Caller, new: NewDeployment, there: Presence) -> tuple[Deployment, bool]:
@@ -338,3 +346,10 @@ def bind_epoch(session: Session, name: str, run: str, epoch: int, now: float) ->
     old = sql_delete(Epoch).where(Epoch.deployment == name, Epoch.session == run, Epoch.epoch < epoch - EPOCHS_KEPT)
     session.execute(old)
     return bound
+
+
+def forget_epochs(session: Session, before: float) -> None:
+    """Drop what was bound before `before`, but for the last epoch of each session: a query that is started again runs that one again."""
+    later = aliased(Epoch)
+    followed = exists().where(later.deployment == Epoch.deployment, later.session == Epoch.session, later.epoch > Epoch.epoch)
+    session.execute(sql_delete(Epoch).where(Epoch.at < before, followed), execution_options={"synchronize_session": False})

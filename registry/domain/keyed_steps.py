@@ -53,7 +53,8 @@ def moves(now: Placement) -> list[tuple[int, list[int]]]:
     assert step is not None and known is not None
     if step.gone:
         return []
-    left = [g for g in known.of(step.source) if g in step.groups or step.kind != "scale_out"]
+    going = frozenset(step.groups)
+    left = [g for g in known.of(step.source) if g in going or step.kind != "scale_out"]
     if step.to is not None:
         return [(step.to, left)] if left else []
     others = [place for place in now.of(step.node) if place != step.source]

@@ -186,7 +186,7 @@ def step(session: Session, update_id: str, node: str, phase: str, detail: str, n
         if update.state == "canary" and update.canary and update.canary["since"] is not None:
             return _roll_back(session, update, f"node {node}: {detail}", now)
         return _fail(session, update, f"node {node}: {detail}", now, error_code)
-    if phase in ("ready", "answering"):
+    if phase == "answering" or (phase == "ready" and part.state != "answering"):  # a report may come twice, and late
         part.state = phase
         advance(session, update, now)
     return None

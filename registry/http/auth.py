@@ -42,15 +42,6 @@ def check(authorization: Authorization | None, tokens: tuple[str, ...]) -> None:
         raise Unauthorized("the token sent is not a write token of this registry")
 
 
-def is_valid(authorization: Authorization | None, tokens: tuple[str, ...]) -> bool:
-    """Whether `check` would pass."""
-    try:
-        check(authorization, tokens)
-    except Unauthorized:
-        return False
-    return True
-
-
 def challenges(base: str, *, oci_base: bool) -> list[str]:
     """Challenges for authentication. `docker` asks /v2/ first, and with a Basic challenge there it could not pull without a password, so
     there only the token service is named: with the token as password it returns that token, without one a token that only reads."""

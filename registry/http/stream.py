@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from flask import Response, request
 
-from registry.domain import failover, group_maps, nodes, updates
+from registry.domain import deployments, failover, group_maps, nodes, updates
 from registry.http.web import Services, services
 from registry.store import postgresql
 from udo_protocol import supervised
@@ -91,6 +91,7 @@ def keep_time(s: Services) -> None:
                     updates.prune(session)
                     nodes.forget(session, s.clock() - s.config.node_kept_s)
                     group_maps.forget(session, s.clock() - s.config.node_kept_s)
+                    deployments.forget_epochs(session, s.clock() - s.config.node_kept_s)
                 s.collect(s.config.unused_kept_s)
             with s.store.read() as session:
                 if not updates.overdue(session, s.presumed(session).live, s.clock()):

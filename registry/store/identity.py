@@ -29,9 +29,11 @@ def stored(session: Session) -> int | None:
     return row.value if row else None
 
 
-def give(session: Session, folder: Path, number: int) -> None:
-    """Give this number to the database and to the folder."""
-    replace_file(folder / MARK, f"{number}\n".encode(), mode=0o644, durable=True)
+def give(session: Session, folder: Path, number: int, former: int | None = None) -> None:
+    """Give this number to the database and to the folder. Where the database has another one until the commit, the folder gets both, since
+    the commit may fail; the next start keeps that of the database."""
+    numbers = [known for known in (former, number) if known is not None]
+    replace_file(folder / MARK, "".join(f"{known}\n" for known in numbers).encode(), mode=0o644, durable=True)
     session.merge(Setting(key=_KEY, value=number))
 
 
@@ -39,10 +41,11 @@ def require_same(session: Session, folder: Path, blobs: Blobs) -> int:
     """The registry's number. UsageError if the folder is another registry's, or not that of the database's other processes."""
     known = stored(session)
     try:
-        marked = int((folder / MARK).read_text("utf-8"))
+        marks = [int(number) for number in (folder / MARK).read_text("utf-8").split()]
+        marked = known if known in marks else marks[-1]
     except FileNotFoundError:
-        marked = None
-    except ValueError:
+        marks, marked = [], None
+    except (ValueError, IndexError):
         raise UsageError(f"{folder / MARK}: expected the number of a registry; remove the file if it is not the registry's own") from None
     if marked is None:
         some = session.scalar(select(StoredManifest.digest).limit(1))
@@ -63,6 +66,6 @@ def require_same(session: Session, folder: Path, blobs: Blobs) -> int:
             "give this one a folder of its own (--data, --shared)"
         )
     number = known or marked or draw()
-    if (known, marked) != (number, number):
+    if known != number or marks != [number]:
         give(session, folder, number)
     return number

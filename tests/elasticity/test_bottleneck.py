@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elasticity.bottleneck import fuzzy
 from elasticity.bottleneck.detector import Hysteresis, OperatorHistory, Step, step
-from elasticity.bottleneck.signals import SlotSample, inputs
+from elasticity.bottleneck.signals import INPUTS, SlotSample, inputs
 from udo_protocol.errors import UsageError
 
 MODEL = fuzzy.shipped()
@@ -38,7 +38,7 @@ def test_a_value_computed_by_hand() -> None:
 def test_the_centre_of_gravity_is_weighed_by_area() -> None:
     # given one input halfway between terms whose output terms are a wide rectangle and a right-angled triangle
     text = """
-        [inputs.x]
+        [inputs.use]
         low = [0, 0, 0, 1]
         high = [0, 1, 1, 1]
         [output]
@@ -53,7 +53,7 @@ def test_the_centre_of_gravity_is_weighed_by_area() -> None:
         scale_out = 3
     """
     # then areas 20 and 15 at 10 and 60, each halved
-    assert fuzzy.evaluate(fuzzy.read(text), {"x": 0.5}).load == pytest.approx((20 * 10 + 15 * 60) / 35)
+    assert fuzzy.evaluate(fuzzy.read(text), {"use": 0.5}).load == pytest.approx((20 * 10 + 15 * 60) / 35)
 
 
 @given(POINTS, POINTS)
@@ -112,6 +112,13 @@ def test_an_input_that_was_not_measured_is_refused_not_read_as_zero() -> None:
         ("low = [0.0, 0.0, 0.3, 0.6]", "low = [0.0, 0.6, 0.3, 0.6]", r"\[inputs.use\] low: expected four rising corners"),
         ("overloaded = [80, 90, 90, 100]", "overloaded = [80, 90, 90, 101]", r"\[output\]: expected terms within 0 and 100, got 0 to 101"),
         ("alarming = 60", "alarming = 80", r"\[thresholds\]: expected 0 <= scale_in < alarming < scale_out <= 100"),
+        ("alarming = 60", 'alarming = "60"', r"\[thresholds\]: expected 0 <= scale_in < alarming < scale_out <= 100"),
+        ("alarming = 60", "alarming = nan", r"\[thresholds\]: expected 0 <= scale_in < alarming < scale_out <= 100"),
+        ('"low low low" = "idle"', '"low low low" = ["idle"]', r"[rules] 'low low low': expected one of idle, .*, got \['idle'\]"),
+        ("[inputs.queue]", "[inputs.length]", r"\[inputs.length\]: expected an input that is measured: use, memory, queue"),
+        ("low = [0.0, 0.0, 0.3, 0.6]", "low = [nan, 0.0, 0.3, 0.6]", r"\[inputs.use\] low: expected four rising corners"),
+        ("idle = [0, 10, 10, 20]", "idle = [0, nan, 10, 20]", r"\[output\] idle: expected four rising corners"),
+        ("high = [2.5, 5.0, 60.0, 60.0]", "high = [2.5, 5.0, inf, inf]", r"\[inputs.queue\] high: expected four rising corners"),
         ("[thresholds]", "[limits]", r"expected a table \[thresholds\]"),
         ("[thresholds]", "[thresholds", "must be TOML"),
     ],
@@ -123,7 +130,7 @@ def test_rules_of_ones_own_are_checked(old: str, new: str, why: str) -> None:
 
 def test_the_slot_that_is_worst_off_decides() -> None:
     found = inputs([EASY, replace(EASY, cpu=0.99), EASY])
-    assert found is not None
+    assert found is not None and found.keys() == set(INPUTS)
     assert found["use"] == 0.99
     assert inputs([]) is None
 

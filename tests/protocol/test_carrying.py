@@ -65,6 +65,20 @@ def test_a_copy_that_lacks_a_piece_brings_nothing_and_the_next_one_brings_all(se
     assert groups(state, B, "q").keys() == {1, 2, -1}
 
 
+@pytest.mark.parametrize("expired", ["*", "sessions", "m:q", "dead"])
+def test_a_copy_that_has_expired_in_part_or_as_a_whole_brings_nothing_and_the_next_one_brings_all(servers: Servers, expired: str) -> None:
+    state = servers.state()
+    exported = handed_over(state)
+    copy = carrying.copied(state, B, 2, "slow", exported)
+    assert state.call("DEL", *state.call("KEYS", f"{B}taking:slow:{expired}")) > 0
+    with pytest.raises(ProtocolError, match="has come in part"):
+        carrying.take(state, B, 2, copy)
+    assert carrying.taken(state, B) == 0 and moving.is_adopted(state, B, 2)
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "again", exported))
+    state.call(*moving.taking_in(B, 2))
+    assert groups(state, B, "q").keys() == {1, 2, -1} and state.call("HLEN", B.dead) == 1
+
+
 def test_a_copy_that_was_cut_off_is_not_seen_and_ends_by_itself(servers: Servers) -> None:
     state = servers.state()
     exported = handed_over(state)

@@ -162,6 +162,19 @@ def test_a_full_log_costs_the_pin_that_holds_most_and_no_other(servers: Servers)
     assert slot.slot_stats(queue, P).base == 19
 
 
+def test_a_full_log_costs_no_pin_that_holds_nothing(servers: Servers) -> None:
+    bound = 4 * len(b"".join(map(bytes, data("l", 1))))
+    lane, instance = a_lane(servers, retained_bytes=bound), owner(servers)
+    instance.limits = SlotLimits(retained_bytes=bound)
+    queue = servers.queue()
+    for n in (1, 2, 3):
+        lane.push(n, n - 1, data("l", n))
+    queue.call("FCALL", "udo_pin", 1, P.prefix, "next", 4, 60_000)
+    instance.emit(1, answer(instance.read(1)))
+    assert slot.slot_stats(queue, P).base == 4
+    assert [bytes(k) for k in queue.call("HKEYS", f"{P}pins")] == [b"next"]
+
+
 def test_a_parked_reader_wakes_at_once_and_a_standby_at_its_promotion(servers: Servers) -> None:
     lane, instance = a_lane(servers), owner(servers)
     assert instance.park(1, 1) is False

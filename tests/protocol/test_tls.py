@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.slots import BATCH, SCHEMA, answer
 from tests.support.tls_front import tls_front
 from udo_protocol.certificates import Tls
 from udo_protocol.errors import ServerLost, Unauthorized, Untrusted, UsageError
+from udo_protocol.node import channels
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.frame import DATA, Header, decode, encode
@@ -125,3 +127,26 @@ def test_files_that_hold_no_certificate_are_named(server: Server, tmp_path: Path
             server.connect(tls)
     with pytest.raises(UsageError, match="needs certificates"):
         Connection(server.address)
+
+
+class Closable:
+    """Stands for a channel."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_channel_of_former_certificates_is_kept_no_longer_and_its_calls_go_on() -> None:
+    def kept(path: str, stamp: int) -> Any:
+        return channels.kept(path, (stamp,), Closable)  # type: ignore[arg-type]
+
+    former, other = kept("one", 1), kept("other", 1)
+    assert kept("one", 1) is former
+    renewed = kept("one", 2)
+    assert renewed is not former and kept("one", 2) is renewed and kept("other", 1) is other
+    channels.close("one")
+    assert (former.closed, renewed.closed, other.closed) == (False, True, False)
+    channels.close("other")
+    assert other.closed

@@ -105,6 +105,17 @@ def test_conform_selects_by_name_and_widens() -> None:
     assert schema.conform(same := pa.record_batch({"n": [1]}), want) is same
 
 
+@pytest.mark.parametrize("kind", ["timestamp[{}]", "list<timestamp[{}]>", "struct<t: timestamp[{}]>"])
+def test_a_time_beyond_the_range_of_a_finer_unit_is_an_error_that_names_the_column(kind: str) -> None:
+    year_3000 = 32_503_680_000
+    value = {"timestamp[{}]": year_3000, "list<timestamp[{}]>": [year_3000]}.get(kind, {"t": year_3000})
+    batch = pa.record_batch([pa.array([value], schema.parse_type(kind.format("s")))], ["at"])
+    want = schema.parse_schema({"at": kind.format("ns")})
+    assert schema.misfits(batch.schema, want) == []
+    with pytest.raises(errors.ProtocolError, match=r"column 'at': expected .*ns.*1678 to 2261.*32503680000"):
+        schema.conform(batch, want)
+
+
 @given(lane=st.text(max_size=40), number=st.integers(0, 2**63), trace=st.binary(max_size=20), values=st.lists(st.integers(-(2**62), 2**62)))
 def test_a_frame_reads_back_as_it_was_written(lane: str, number: int, trace: bytes, values: list[int]) -> None:
     batch = pa.record_batch({"v": pa.array(values, pa.int64())})

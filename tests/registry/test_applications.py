@@ -14,11 +14,13 @@ from click.testing import CliRunner
 
 from elasticity.scaling.application_wish import ApplicationWish
 from elasticity.scaling.journal_rows import rows_of_application
-from registry.domain import application_lines
+from elasticity.scaling.model import GAIN, Plan
+from registry.domain import application_lines, keyed_steps
 from registry.domain.application_managers import ApplicationManagers, ToldBody
+from registry.domain.application_steps import Steps
 from registry.domain.presence import Presence
 from registry.store.hub import Hub
-from registry.store.models import Application
+from registry.store.models import Application, Deployment, Version
 from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import Running, fresh, image
@@ -26,6 +28,7 @@ from udo_cli.main import cli
 from udo_cli.text.application_events import replayed_application
 from udo_protocol.errors import Conflict, NotFound, UsageError
 from udo_protocol.registry.api import Registry
+from udo_protocol.state.placement import Placement
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "applications_sla.md"
 QUICK: dict[str, Any] = {"interval_s": 0.3, "settings": {"token_s": 0.1, "idle_token_s": 0.0}}
@@ -324,4 +327,33 @@ def test_a_decision_that_could_not_be_written_down_is_none_and_the_manager_goes_
     found = replayed_application("app", segments)
     assert found["same"] and found["segments"] == 1 and found["decisions"] >= 3
     assert {g["plan"]["operator"] for g in later()} == {"d"}, "and it grants again"
+    store.close()
+
+
+def test_of_what_nodes_report_only_what_is_about_steps_under_way_is_kept_whenever_it_comes(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'r.db'}", Hub(1))
+    growth = Plan("d", "scale_out", 2, GAIN["scale_out"], 1.0, "test")
+    placement = keyed_steps.begun(Placement(1, ("a",), True, made=1), "a", growth, ("app", 1, 7, 0.0), 12).document()
+    empty: dict[str, Any] = {"env": {}, "secrets": {}, "files": {}, "limits": {}, "previous": []}
+    version = Version(name="t", version="1", digest="x", manifest={"key": ["k"]}, layers=[], created_at=0.0, pushed_by="ada")
+    numbers: dict[str, Any] = {"slots": 2, "generation": 1, "made": 1, "created_at": 0.0}
+    with store.write() as session:
+        session.add(Deployment(name="d", version=version, policy="fail", placement=placement, **numbers, **empty))
+    steps, wanted = Steps(store), {"app": ApplicationWish(("d",), mode="auto")}
+
+    class Reported(dict[str, str]):
+        """Reports, of which another one comes while a look goes through them."""
+
+        def items(self) -> Any:
+            for entry in super().items():
+                steps.heard("app:1:8:d", "")
+                yield entry
+
+    steps.look(wanted, 1.0)
+    [step] = steps.left["a"]
+    steps._said = Reported()
+    for identity in (step["id"], "app:1:6:d"):
+        steps.heard(identity, "not yet")
+    steps.look(wanted, 2.0)
+    assert steps._said == {step["id"]: "not yet"} and steps.left["a"] == [step]
     store.close()

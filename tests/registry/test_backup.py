@@ -13,6 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from registry.content import backup, restore
+from registry.domain.audit import Caller
+from registry.store import identity
+from registry.store.blobs import Blobs
+from registry.store.hub import Hub
+from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, image, numbered_ahead
 from tests.support.seeds import seeds
@@ -156,6 +162,32 @@ def test_a_file_that_is_damaged_or_cut_off_changes_nothing(seed: int, start_regi
     with pytest.raises(errors.Unauthorized):
         running.client(token=None).backup(tmp_path / "c.tar")
     assert not list(tmp_path.glob("*c.tar*"))
+
+
+def test_a_registry_whose_restore_was_not_committed_starts_again_as_the_one_it_was(tmp_path: Path) -> None:
+    store, blobs = Store(f"sqlite:///{tmp_path / 'r.db'}", Hub(1)), Blobs(tmp_path)
+
+    def started() -> int:
+        with store.write() as session:
+            return identity.require_same(session, tmp_path, blobs)
+
+    def restored(commits: bool) -> int:
+        with store.write() as session:
+            head, rows = backup.rows(session, "r", 0.0)
+            saved = restore.Unpacked(head, rows, {})
+            done = restore.put(session, blobs, tmp_path, Caller("ada", "here", 0.0), saved, "r", replace=True)
+            if not commits:
+                raise OSError("the disk is full")
+        return int(done["registry"])
+
+    first = started()
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk is full"):
+            restored(commits=False)
+    assert started() == first
+    assert restored(commits=True) == started() != first
+    assert (tmp_path / identity.MARK).read_text() == f"{started()}\n", "it is no other registry's folder any more"
+    store.close()
 
 
 def test_the_commands_make_and_restore_a_backup(start_registry: Start, tmp_path: Path) -> None:

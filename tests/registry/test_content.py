@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,20 @@ def test_a_pushed_version_can_be_read_back_by_tag_digest_and_latest(registry: Ru
     client.fetch_blob(name, sha(pushed.blobs[1]), tmp_path / "layer")
     assert (tmp_path / "layer").read_bytes() == pushed.blobs[1]
     assert name in [o["name"] for o in client.operators()]
+
+
+def test_a_blob_that_is_fetched_is_whole_when_it_gets_its_name(registry: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, name = registry.client(), fresh("op")
+    pushed, renamed, replace = image(name, "1"), list[bytes](), os.replace
+    pushed.push(client, tmp_path)
+
+    def noted(source: str, target: Path) -> None:
+        renamed.append(Path(source).read_bytes())
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    client.fetch_blob(name, sha(pushed.blobs[1]), tmp_path / "layer")
+    assert renamed == [pushed.blobs[1]]
 
 
 def test_a_registry_on_another_host_gives_and_takes_the_same(start_registry: Callable[..., Running], tmp_path: Path) -> None:
@@ -216,6 +231,40 @@ def test_upload_that_breaks_off_is_refused_and_nothing_is_stored(registry: Runni
         wait_until(lambda: any((registry.data / "blobs" / "incoming").iterdir()), 10, "the upload's begin")
     wait_until(lambda: not any((registry.data / "blobs" / "incoming").iterdir()), 10, "the broken upload's removal")
     assert not registry.client().has_blob("op", sha(whole))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 50_000])
+def test_a_push_that_breaks_off_goes_on_with_what_was_kept_also_while_the_registry_is_away_and_the_broken_request_is_not(
+    registry: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    client, http, blob, parts = registry.client(), registry.http(), os.urandom(100_000), urlsplit(registry.url)
+    (tmp_path / "blob").write_bytes(blob)
+    send, seen = client._send, list[str]()
+    with socket.create_connection((str(parts.hostname), int(parts.port or 0)), 10) as broken:
+
+        def breaking(method: str, path: str, **more: Any) -> httpx.Response:
+            seen.append(method)
+            if method == "PUT" and seen.count("PUT") == 1:
+                where = urlsplit(path).path
+                if kept > 1:  # the registry waits for the rest
+                    head = f"PATCH {where} HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {registry.token}\r\nContent-Length: 60000\r\n\r\n"
+                    broken.sendall(head.encode() + blob[:kept])
+                    file = registry.data / "blobs" / "incoming" / where.rpartition("/")[2]
+                    wait_until(lambda: file.stat().st_size > 0, 10, "the first bytes")
+                else:
+                    assert http.patch(where, content=blob[:kept]).status_code == 202
+                raise errors.Unavailable("the connection broke")
+            if method == "HEAD" and seen.count("HEAD") == 2:
+                raise errors.Unavailable("the registry is away")
+            try:
+                return send(method, path, **more)
+            except errors.Unavailable:
+                broken.close()
+                raise
+
+        monkeypatch.setattr(client, "_send", breaking)
+        client.push_blob(name := fresh("op"), sha(blob), tmp_path / "blob")
+    assert client.blob(name, sha(blob)) == blob and seen.count("PUT") >= (3 if kept > 1 else 2)
 
 
 @pytest.mark.parametrize("digest", ["sha256:abc", "md5:" + "0" * 32, "../../etc/passwd", "sha256:" + "G" * 64])

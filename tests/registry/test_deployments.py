@@ -5,13 +5,20 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import event, select
 
+from elasticity.scaling.application_wish import ApplicationWish
+from registry.domain import deployments
+from registry.domain.presence import Presence
+from registry.store.hub import Hub
+from registry.store.models import Application, Deployment, Epoch, Version
+from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
@@ -137,6 +144,7 @@ def test_deploying_the_same_again_is_fine_and_something_else_conflicts(deployed:
         ("limits", {"key_groups": 12.5}, "a whole number from 1 to 32768, got 12.5"),
         ("limits", {"retries": 11}, "a whole number from 1 to 10, got 11"),
         ("limits", {"retries": 1.5}, "a whole number from 1 to 10, got 1.5"),
+        ("limits", {"read_frames": 0.5}, "'read_frames': expected a whole number, got 0.5"),
         ("surprise", 1, "surprise"),
     ],
 )
@@ -144,6 +152,29 @@ def test_malformed_deployments_are_refused_by_field(registry: Running, field: st
     body = {"name": "a", "operator": "a", field: value}
     reply = httpx.post(f"{registry.url}/api/v1/deployments", json=body, headers={"Authorization": f"Bearer {registry.token}"})
     assert reply.status_code == 400 and why in reply.json()["error"]["message"]
+
+
+@pytest.fixture
+def fifty(tmp_path: Path) -> Iterator[Store]:
+    """A database with the deployments d0 to d49, of which an application has d1."""
+    made = Store(f"sqlite:///{tmp_path / 'r.db'}", Hub(1))
+    version = Version(name="t", version="1", digest="x", manifest={}, layers=[], created_at=0.0, pushed_by="ada")
+    empty: dict[str, Any] = {"env": {}, "secrets": {}, "files": {}, "limits": {}, "previous": []}
+    with made.write() as session:
+        for n in range(50):
+            session.add(Deployment(name=f"d{n}", version=version, slots=1, policy="fail", generation=1, made=1, created_at=0.0, **empty))
+        session.add(Application(name="app", wish=ApplicationWish(("d1",)).record(), created_at=0.0))
+    yield made
+    made.close()
+
+
+def test_a_list_of_deployments_reads_the_applications_once(fifty: Store) -> None:
+    statements: list[str] = []
+    with fifty.read() as session:
+        event.listen(session.get_bind(), "before_cursor_execute", lambda _c, _cursor, statement, *_: statements.append(statement))
+        found = deployments.everything(session, Presence([], {}))
+    assert len(found) == 50 and [d["name"] for d in found if d["application"] == "app"] == ["d1"]
+    assert len([s for s in statements if "FROM applications" in s]) == 1
 
 
 def test_deploying_what_was_never_pushed_names_the_near_operators(deployed: tuple[Registry, str]) -> None:
@@ -230,6 +261,18 @@ def test_an_epoch_keeps_the_version_of_its_first_caller(deployed: tuple[Registry
     assert client.epoch(name, "run-1", 7) == first
     assert client.epoch(name, "run-1", 8)["version"] == "2"
     assert client.epoch(name, "run-2", 7)["version"] == "2"
+
+
+def test_of_a_session_that_has_ended_only_the_last_epoch_is_kept(fifty: Store) -> None:
+    with fifty.write() as session:
+        for name, run, first, second in (("d0", "ended", 10.0, 20.0), ("d0", "goes on", 10.0, 90.0), ("d1", "ended", 10.0, 20.0)):
+            deployments.bind_epoch(session, name, run, 1, first)
+            deployments.bind_epoch(session, name, run, 2, second)
+    with fifty.write() as session:
+        deployments.forget_epochs(session, 50.0)
+    with fifty.read() as session:
+        left = {(e.deployment, e.session, e.epoch) for e in session.scalars(select(Epoch))}
+    assert left == {("d0", "ended", 2), ("d0", "goes on", 2), ("d1", "ended", 2)}
 
 
 def test_many_callers_of_one_epoch_get_one_version(deployed: tuple[Registry, str]) -> None:

@@ -45,6 +45,22 @@ def names(now: Placement) -> dict[str, int]:
     return {now.name(place): len(known.of(place)) for place in range(len(now.nodes))}
 
 
+class Listed(tuple[int, ...]):
+    """Groups in which none is searched for: with thousands of them that takes seconds."""
+
+    def __contains__(self, _: object) -> bool:
+        raise AssertionError("each of the groups is searched for in all that move")
+
+
+def test_groups_that_move_are_not_searched_for_one_by_one() -> None:
+    now = begun(Placement(3, ("a", "b", "a"), True, made=1), "a", step("scale_out", "b"))
+    assert now.step is not None
+    listed = replace(now, step=replace(now.step, groups=Listed(now.step.groups)))
+    [(to, groups)] = keyed_steps.moves(listed)
+    assert groups == list(now.step.groups)
+    assert now.map(GROUPS).moved(Listed(groups), now.step.source, to).of(to) == groups
+
+
 def test_a_slot_moves_with_all_its_key_groups_and_the_others_keep_their_names_and_groups() -> None:
     now = Placement(3, ("a", "b", "a"), True, made=1)
     first = begun(now, "a", step("migrate", "b"))

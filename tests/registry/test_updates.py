@@ -13,7 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
+from registry.domain import updates
+from registry.store.hub import Hub
+from registry.store.models import Participant, Update
+from registry.store.store import Store
 from tests.conftest import bound, wait_until
 from tests.registry.conftest import FakeNode, Running, fresh, image
 from udo_protocol import errors
@@ -91,6 +96,21 @@ def test_after_promotion_the_new_version_stays_wanted_whatever_a_node_says(deplo
         events = list(client.update(name, "2", timeout_s=1))
     assert events[-1]["phase"] == "failed" and "2 stays wanted" in events[-1]["detail"]
     assert client.deployment(name)["version"] == "2"
+
+
+def test_a_report_that_comes_once_more_after_later_ones_takes_nothing_back(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'r.db'}", Hub(1))
+    texts = dict.fromkeys(("action", "who", "address", "from_version", "from_digest", "to_version", "to_digest", "detail"), "")
+    times = {"started_at": 0.0, "deadline_at": 100.0, "timeout_s": 100.0}
+    with store.write() as session:
+        session.add(Update(id="u", deployment="d", state="promoting", config=None, canary=None, **texts, **times))
+        session.flush()
+        session.add_all(Participant(update_id="u", node=node, state="ready") for node in "ab")
+        for phase in ("answering", "ready"):
+            updates.step(session, "u", "a", phase, "", 1.0)
+    with store.read() as session:
+        assert {p.node: p.state for p in session.scalars(select(Participant))} == {"a": "answering", "b": "ready"}
+    store.close()
 
 
 def test_a_node_that_leaves_while_preparing_is_not_waited_for(deployed: tuple[Registry, str]) -> None:

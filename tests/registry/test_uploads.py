@@ -41,6 +41,8 @@ def test_at_start_a_registry_collects_uploads_that_were_given_up_and_keeps_those
     running = start_registry()
     empty, broken, recent = begin(running), begin(running, b"some"), begin(running, b"12345")
     (running.data / "blobs" / "incoming" / "tmpabcd").write_bytes(b"of a manifest that a killed registry was writing")
+    (restore := running.data / "blobs" / "incoming" / "restore-abcd").mkdir()
+    (restore / "0").write_bytes(b"of a backup that a killed registry was restoring")
     for _, path in (empty, broken):
         age(path, KEPT_S + 60)
     age(recent[1], KEPT_S - 600)

@@ -21,6 +21,7 @@ from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, Frame, Header
 Start = Callable[..., Process]
 DOUBLE = "import pyarrow.compute as pc\ndef flag(batch): return {'b': pc.multiply(batch['a'], 2)}\n"
 TRIPLE = DOUBLE.replace("2", "3")
+YEAR_3000 = 32_503_680_000  # in seconds; nanoseconds end in 2262
 
 
 def answer(servers: Servers, values: list[int]) -> list[dict[str, int]]:
@@ -158,6 +159,21 @@ def test_a_frame_of_another_schema_or_garbage_is_an_error_not_a_crash(start: Sta
     assert other.push(1, 0, [b"garbage"]).status == lane_end.Push.ACCEPTED
     assert "truncated" in collect(other, 1)[0].header.failure.message
     assert answer(servers, [1]) == [{"b": 2}]
+
+
+def test_a_time_that_the_column_does_not_have_is_an_error_of_its_frame_or_of_the_operators_answer(start: Start, servers: Servers) -> None:
+    seconds, nanoseconds = (pa.schema([(name, pa.timestamp(unit))]) for name, unit in (("a", "s"), ("b", "ns")))
+    start("def flag(batch): return batch.rename_columns(['b'])", schemas=(seconds, nanoseconds))
+    end = lane(servers, "answer", seconds)
+    send(end, 1, [YEAR_3000], seconds)
+    failure = collect(end, 1)[0].header.failure
+    assert (failure.code, "column 'b': expected timestamp[ns]" in failure.message) == ("schema", True), failure.message
+
+    start(DOUBLE, schemas=(pa.schema([("a", pa.timestamp("ns"))]), OUT))
+    end = lane(servers, "frame", seconds)
+    send(end, 1, [YEAR_3000], seconds)
+    failure = collect(end, 1)[0].header.failure
+    assert (failure.code, "column 'a': expected timestamp[ns]" in failure.message) == ("protocol", True), failure.message
 
 
 def test_a_standby_takes_over_at_its_promotion_and_the_former_owner_leaves(start: Start, servers: Servers) -> None:

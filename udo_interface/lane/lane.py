@@ -277,7 +277,11 @@ class Collector:
             return self.batch(answer, self._expected)
         if schema is None:
             schema = self._schemas[header.schema] = self._schema(header)
-        return conform(self.batch(answer, schema), self._expected)
+        batch = self.batch(answer, schema)
+        try:
+            return conform(batch, self._expected)
+        except ProtocolError as e:
+            raise self._improper(e) from e
 
     def _schema(self, header: Header) -> pa.Schema:
         """Look up a schema that no earlier answer has named; SchemaError if its columns do not serve."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import accumulate
 
 import pyarrow as pa
 
-from udo_protocol.errors import SchemaError
+from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats.body import not_carried, read_schema
 
 # The additional column in which keyed events carry their key group (int32).
@@ -192,13 +192,22 @@ def update_misfits(old_in: pa.Schema, old_out: pa.Schema, new_in: pa.Schema, new
 
 
 def conform(batch: pa.RecordBatch, want: pa.Schema) -> pa.RecordBatch:
-    """Select and widen the columns of `batch` to `want`, by name; the same object if nothing has to change."""
+    """Select and widen the columns of `batch` to `want`, by name; the same object if nothing has to change. ProtocolError for a time
+    outside of the range of the wanted unit."""
     if batch.schema.equals(want, check_metadata=False):
         return batch
     picked = batch.select(want.names)
     if picked.schema.equals(want, check_metadata=False):  # called once per frame
         return picked
-    arrays: Iterable[pa.Array] = (
-        batch.column(f.name) if batch.column(f.name).type == f.type else batch.column(f.name).cast(f.type) for f in want
-    )
-    return pa.RecordBatch.from_arrays(list(arrays), schema=want)
+    return pa.RecordBatch.from_arrays([_widened(batch.column(f.name), f) for f in want], schema=want)
+
+
+def _widened(column: pa.Array, want: pa.Field) -> pa.Array:
+    if column.type == want.type:
+        return column
+    try:
+        return column.cast(want.type)
+    except pa.ArrowInvalid as e:
+        expected, came = type_text(want.type), type_text(column.type)
+        years = " (the years 1678 to 2261)" if "timestamp[ns" in expected else ""
+        raise ProtocolError(f"column {want.name!r}: expected {expected}{years}, got a value of {came} that is outside of it: {e}") from e

@@ -30,7 +30,7 @@ local function trim(p, seq, base, bound)
       end
     end
     for name, at in pairs(live) do
-      if over and at == first then
+      if over and at == first and at <= seq then
         redis.call('HDEL', p .. 'pins', name)
       elseif at <= seq then
         seq = at - 1

@@ -97,11 +97,17 @@ local function handed_on(keys, a)
 end
 
 -- Deliver what a slot of another node has handed over from its copy at `taking:{copy}:*` to this slot, like `deliver`. Once for each
--- version: 0 if that was done before. -1 if the copy is incomplete. ARGV: copy, version.
+-- version: 0 if that was done before. -1 if the copy is incomplete: not all of its keys were written, or some have expired since.
+-- ARGV: copy, version.
 local function take(keys, a)
   local p, staged, version = keys[1], keys[1] .. 'taking:' .. a[1] .. ':', a[2]
   local at, entries = of_savepoint(p, ADOPTED .. version), {}
   if num(p .. 'taken', 0) >= tonumber(version) then return 0 end
+  local names = redis.call('LRANGE', staged .. 'all', 0, -1)
+  if not names[1] then return -1 end
+  for i = 2, #names do
+    if redis.call('EXISTS', staged .. names[i]) == 0 then return -1 end
+  end
   local function keep(from, to)
     if redis.call('EXISTS', from) == 1 then
       redis.call('RENAME', from, to)
@@ -125,6 +131,7 @@ local function take(keys, a)
   end
   keep(staged .. 'sessions', at .. ':sessions')
   for _, kind in ipairs(LETTERS) do keep(staged .. kind, at .. ':' .. kind) end
+  redis.call('UNLINK', staged .. 'all')
   redis.call('HSET', at, 'info', version)
   redis.call('SET', p .. 'taken', version)
   return 1

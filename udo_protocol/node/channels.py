@@ -19,7 +19,10 @@ def kept(path: str, stamp: tuple[Any, ...], new: Callable[[], grpc.Channel]) -> 
     key = (os.getpid(), path, stamp)
     with _lock:
         if key not in _channels:
-            _channels[key] = new()
+            made = new()
+            for former in [known for known in _channels if known[:2] == key[:2]]:
+                del _channels[former]  # it ends with its calls under way
+            _channels[key] = made
         return _channels[key]
 
 

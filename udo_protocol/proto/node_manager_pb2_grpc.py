@@ -220,32 +220,32 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
-        """Gives a deployment of this node only (without the registry) so many slots; returns once they serve and have their share of the key
-        groups.
+        """Sets the number of slots of a deployment of this node only (without the registry); returns once they serve and have their share of
+        the key groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrepareScaleOut(self, request, context):
-        """Prepares a scale-out of a keyed deployment of this node: slots stand ready until Scale, or the registry, asks for as many; 0: gives
-        that up. Returns when a first copy of the state is complete, or nothing is left.
+        """Prepares a scale-out of a keyed deployment of this node: slots stand ready until Scale, or the registry, asks for as many; 0
+        cancels that. Returns when a first copy of the state is complete, or everything is undone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MoveGroups(self, request, context):
-        """Moves key groups to a slot of the deployment on this node while it is used. The same again goes on with it; it goes on also if the
-        call ends, or the node manager.
+        """Moves key groups to a slot of the deployment on this node while it is used. Repeating the call continues the move, which continues
+        even if the call or the node manager ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadyToTake(self, request, context):
-        """The part of the node that the groups of a deployment over nodes move to, asked by the one that moves them (node_manager/deployments/
-        taking.py). Each may be asked again.
+        """The steps of a move between nodes that the node moving the groups asks of the node that gets them (node_manager/deployments/
+        taking.py). Each may be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -271,7 +271,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOverRuns(self, request, context):
-        """The first of its nodes keeps the order of each session's runs: another node is to know it, too, before that one goes.
+        """The node of a deployment's first slot keeps the order of each session's runs; before that slot goes, another node has to know it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -298,7 +298,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Diff(self, request, context):
-        """Lets a version answer beside the serving one and tells what differs; ends with the call.
+        """Lets a version answer beside the serving one and reports what differs; ends with the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -344,7 +344,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StateList(self, request, context):
-        """Keyed state, as it lies on this node's state server; the bytes of keys and values are not looked into.
+        """Keyed state, as it lies on this node's state server; the bytes of keys and values are not interpreted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -369,7 +369,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Record(self, request, context):
-        """What a deployment is sent, as it answers it, for `udo test --replay`.
+        """Records the frames that a deployment answers, for `udo test --replay`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -396,7 +396,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeadAmend(self, request, context):
-        """Sent again and failed again: the new reason.
+        """Sets the new reason of one that was sent again and failed again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

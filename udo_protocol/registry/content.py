@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from udo_protocol import errors
-from udo_protocol.errors import ProtocolError, Unavailable
+from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.media_types import OCI_EMPTY, OCI_MANIFEST
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, HttpClient, Json, retrying
 
@@ -36,30 +36,34 @@ class ContentClient(HttpClient):
         if self.has_blob(repository, digest):
             return
         # Without `from` the registry searches all its repositories: a blob that any operator has is not sent again.
-        location = self._mount(repository, digest)
-        if location is None:
+        begun = self._mount(repository, digest)
+        if begun is None:
             return
-        offset = 0
+        location, first = begun, True
 
         def upload() -> None:
+            nonlocal location, first
+            begin = 0
+            if not first:
+                if self.has_blob(repository, digest):
+                    return
+                if last := int(self._send("GET", location).headers["Range"].partition("-")[2]):
+                    begin = last + 1
+                else:  # 0-0 is said of one byte, and of none: a new upload has none
+                    anew = self._mount(repository, digest)
+                    if anew is None:
+                        return
+                    location = anew
+            first = False
             with path.open("rb") as file:
-                rest = os.fstat(file.fileno()).st_size - file.seek(offset)
+                rest = os.fstat(file.fileno()).st_size - file.seek(begin)
                 headers = {"Content-Length": str(rest), "Content-Type": "application/octet-stream"}
+                if begin and rest:  # a broken request may have left more than it had when it was asked
+                    headers["Content-Range"] = f"{begin}-{begin + rest - 1}"
                 content = iter(lambda: file.read(_CHUNK), b"")
                 self._send("PUT", f"{location}?digest={quote_plus(digest)}", content=content, headers=headers)
 
-        def resume() -> None:
-            nonlocal offset
-            try:
-                upload()
-            except Unavailable:
-                if self.has_blob(repository, digest):
-                    return
-                standing = self._send("GET", location).headers["Range"]
-                offset = int(standing.partition("-")[2]) + 1 if standing != "0-0" else 0
-                raise
-
-        retrying(resume, RESTART_S)
+        retrying(upload, RESTART_S)
 
     def push_bytes(self, repository: str, data: bytes) -> str:
         """Upload a small blob, unless the registry has it; returns its digest."""
@@ -111,6 +115,7 @@ class ContentClient(HttpClient):
                         raise ProtocolError(
                             f"blob {digest} from {self.url}: received content with digest sha256:{sha.hexdigest()}; fetch it again"
                         )
+                    file.flush()
                     os.replace(file.name, path)
                 except BaseException:
                     os.unlink(file.name)

@@ -62,8 +62,13 @@ def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: 
     """
     if is_taken(state, keys, version):
         return ""
+    names = [""]  # an element also where nothing was handed over
     for name, value in carried:
         state.call("RESTORE", keys.taking(copy, name), _COPY_MS, value, "REPLACE")
+        names.append(name)
+    # Written last: `take` needs it, and all that it names, since a part may have expired by then.
+    everything = keys.taking(copy, "all")
+    state.transaction([("RPUSH", everything, *names), ("PEXPIRE", everything, _COPY_MS)])
     return copy
 
 

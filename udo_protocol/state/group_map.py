@@ -43,8 +43,8 @@ class SlotGroups:
 
     def moved(self, groups: Collection[int], source: int, to: int) -> SlotGroups:
         """The next version, with these groups of `source` in `to`."""
-        version = self.version + 1
-        numbers = tuple(to if g in groups else number for g, number in enumerate(self.groups))
+        version, going = self.version + 1, frozenset(groups)
+        numbers = tuple(to if g in going else number for g, number in enumerate(self.groups))
         return SlotGroups(version, {**self.routes, source: version, to: version}, numbers)
 
     def without(self, slot: int) -> SlotGroups:

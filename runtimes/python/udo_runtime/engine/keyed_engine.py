@@ -315,14 +315,13 @@ class Engine:
         for name, letter in letters.items():
             try:
                 batch = read_event(letter.arrow)
-                problems = misfits(batch.schema, self._input)
+                if not (problems := misfits(batch.schema, self._input)):
+                    events[name] = conform(batch, self._input)
             except ProtocolError as e:
                 problems = [str(e)]
             if problems:
                 reason = "the event does not fit the operator's input schema: " + "; ".join(problems)
                 failed[name] = replace(letter, reason=reason, traceback="", replays=letter.replays + 1)
-            else:
-                events[name] = conform(batch, self._input)
         return events, failed
 
     def _keep(self, header: Header, found: Sequence[BadEvent]) -> Steps[None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from udo_protocol.errors import SchemaError
+from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
@@ -251,7 +251,10 @@ class Processor:
             )
         if problems := misfits(answer.schema, self._output):
             raise ProcessingError("the operator's answer does not fit its output schema: " + "; ".join(problems), code=SchemaError.code)
-        return conform(answer, self._output)
+        try:
+            return conform(answer, self._output)
+        except ProtocolError as e:
+            raise ProcessingError(f"the operator's answer does not fit its output schema: {e}", code=SchemaError.code) from e
 
     def _each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         operator, ctx, names = self._operator, self._ctx, self._names
