@@ -135,20 +135,27 @@ class Deployments:
         Unavailable while the node stops: a slot made now would outlive it.
         """
         with self.lock:
-            if self.closed:
-                raise Unavailable(f"node {self._settings.node} is stopping")
+            self.require_open()
             manifest = image.manifest
             slot = Slot(self._node, name, first)
             deployment = self._by_name[name] = NodeDeployment(name, manifest.name, manifest.version, image.digest, config, source, slot)
             return deployment
 
+    def require_open(self) -> None:
+        """Unavailable while the node stops: a slot made now would outlive it, and what is changed now is not saved."""
+        if self.closed:
+            raise Unavailable(f"node {self._settings.node} is stopping")
+
     def save(self) -> None:
-        """Write the wanted deployments to disk."""
+        """Write the wanted deployments to disk. Once the node stops, the file stays as it is: the table is empty then."""
+        if self.closed:
+            return
         write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]}, durable=True)
 
     def remove(self, name: str) -> None:
-        """Remove the deployment from the table and from disk."""
+        """Remove the deployment from the table and from disk. Unavailable while the node stops."""
         with self.lock:
+            self.require_open()
             self._by_name.pop(name, None)
             self.save()
 

@@ -256,7 +256,8 @@ class Lanes:
             return slot
 
     def slot(self, deployment: NodeDeployment, digest: str, number: int) -> Slot:
-        """Make the slot of a pinned version. It is removed when it has not been called for a while."""
+        """Make the slot of a pinned version. It is removed when it has not been called for a while. Unavailable while the node stops."""
+        self._deployments.require_open()
 
         def retire(slot: Slot) -> None:
             with self._deployments.lock:

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from node_manager.config import Release
 from node_manager.manager import Manager
 from node_manager.rpc.slot_status import asked
 from node_manager.servers import access, watchdog
@@ -201,6 +202,21 @@ def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home:
     with pytest.raises(Unavailable, match="n is stopping"):
         manager.deploy(WantedDeployment("d", "t", "1", digest), 600)
     assert manager.deployments.slots() == []
+
+
+def test_what_fails_because_the_manager_stops_changes_nothing_of_what_is_wanted(manager: Manager, home: Path) -> None:
+    """A canary that is loading is given up when its slot stops, after the table of deployments was emptied."""
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
+    deployment, digest = manager.deployments.find("d"), put_image(home, HANGS, version="2")
+    starting = ThreadPoolExecutor(1).submit(manager.canaries.start, "d", "u", Release("2", digest), 50)
+    wait_until(lambda: any(s.wanted for s in deployment.beside.values()), 10, "the canary to be loaded")
+    manager.stop()
+    with pytest.raises(Unavailable, match="removed"):
+        starting.result(bound(30))
+    assert [kept["name"] for kept in manager.deployments.kept()] == ["d"]
+    for begin in (lambda: manager.scaling.new(deployment), lambda: manager.lanes.slot(deployment, digest, 1)):
+        with pytest.raises(Unavailable, match="n is stopping"):
+            begin()
 
 
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
