@@ -161,7 +161,7 @@ class Manager:
         name, config = wanted.name, DeploymentConfig(wanted.config)
         image = self.images.get(wanted.operator, wanted.version, wanted.digest)
         config.require_valid()
-        with self.deployments.lock:
+        with self.copies.lock, self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
                 taken = self.copies.slots(name, None)
