@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
-from threading import Event
+from threading import Event, Lock
 
 from elasticity.scaling.modes import AUTO
 from node_manager import home_format
@@ -49,8 +49,9 @@ from node_manager.settings import NodeSettings
 from node_manager.slots.loading import NodeParts
 from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
-from udo_protocol.errors import Conflict, SlotBroken
+from udo_protocol.errors import Conflict, SlotBroken, UdoError
 from udo_protocol.listening import with_port
+from udo_protocol.queue import slot as log
 from udo_protocol.queue import untrusted
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import dead_letters
@@ -95,7 +96,7 @@ class Manager:
         self.plant = NodePlant(self._node, sensors, self.deployments, self.scale_outs, self.moves, self.across, names)
         self.controllers = Controllers(self.plant, settings.journals, time.time, settings.decide_s)
         self.monitor.listeners += [self.downtime.look, self.controllers.tick]
-        self._lock_fd = -1
+        self._lock_fd, self._dropping = -1, Lock()
 
     def lock_home(self) -> None:
         """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged."""
@@ -116,6 +117,8 @@ class Manager:
             clean(state, self.copies.discard)
             self.incarnation = incarnation(state)
         adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
+        with contextlib.suppress(UdoError):  # what is left then is tried again before a deployment of that name begins
+            self._drop_left()
         self.moves.resume()
         self.scale_outs.resume()
         self.monitor.start()
@@ -161,6 +164,7 @@ class Manager:
         name, config = wanted.name, DeploymentConfig(wanted.config)
         image = self.images.get(wanted.operator, wanted.version, wanted.digest)
         config.require_valid()
+        self._drop_left(name)
         with self.copies.lock, self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
@@ -229,8 +233,22 @@ class Manager:
         self.mirrors.end(name)
         self.scale_outs.forget(name)
         self.deployments.remove(name)
-        for done in [slot.stop(drop=True) for slot in deployment.slots]:
-            done.result(self.settings.stop_grace_s + 15)
+        ended = {slot.keys: slot.stop(drop=True) for slot in deployment.slots}
+        self.deployments.removed([keys for keys, done in ended.items() if done.result(self.settings.stop_grace_s + 15)])
+
+    def _drop_left(self, name: str = "") -> None:
+        """Drop what interrupted removals have left: of all deployments, or of one."""
+        if not self.deployments.left(name):
+            return
+        with (
+            self._dropping,
+            contextlib.closing(self.servers.connect("state")) as state,
+            contextlib.closing(self.servers.connect("queue")) as queue,
+        ):
+            left = self.deployments.left(name)  # others may have dropped it meanwhile
+            for keys in left:
+                log.drop_slot(state, queue, keys)
+            self.deployments.removed(left)
 
     def remove_former(self, name: str, operator: str, made: int | None) -> None:
         """Undeploy a deployment of that name which is not the wanted one, but a former one whose end this node was not told of.

@@ -47,7 +47,7 @@ class SlotDriver(SlotWorker):
         self._loading: WeakKeyDictionary[on.SlotLoad, Load] = WeakKeyDictionary()  # as long as a load is under way
         self._waiting = 0  # number of callers that wait for a change of the state
         self._changed = Condition()
-        self._ended: Future[None] = Future()
+        self._ended: Future[bool] = Future()
         self._does: dict[type[do.SlotEffect], Callable[[Any], Any]] = {
             do.Tell: self._tell,
             do.Report: lambda e: getattr(self.log, e.level)(e.what, **e.about),
@@ -229,6 +229,7 @@ class SlotDriver(SlotWorker):
 
     def _finish(self, effect: do.Finish) -> None:
         self.join(effect.within_s)
+        dropped = False
         try:
             if effect.drop:
                 with contextlib.suppress(SlotBroken, ServerLost):
@@ -236,7 +237,8 @@ class SlotDriver(SlotWorker):
                         dead_letters.move(self.conn("state"), self.keys, effect.letters_to)
                 with contextlib.suppress(UdoError):
                     slot.drop_slot(self.conn("state"), self.conn("queue"), self.keys)
+                    dropped = True
                 self.node.servers.dismiss_lanes(self.keys)
         finally:
             self.end()
-            self._ended.set_result(None)
+            self._ended.set_result(dropped)

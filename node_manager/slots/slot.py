@@ -113,8 +113,9 @@ class Slot(SlotDriver):
         if role == "queue":
             self._event(on.QueueLost())
 
-    def stop(self, *, drop: bool, letters_to: SlotKeys | None = None) -> Future[None]:
-        """Stop all instances; with `drop` also remove every key of the slot, but move dead letters to the slot `letters_to`, if given."""
+    def stop(self, *, drop: bool, letters_to: SlotKeys | None = None) -> Future[bool]:
+        """Stop all instances; with `drop` also remove every key of the slot, but move dead letters to the slot `letters_to`, if given. The
+        result: whether they were removed."""
         self._event(on.StopAsked(drop, letters_to, self.node.settings.stop_grace_s + 6))
         return self._ended
 

@@ -21,6 +21,7 @@ from node_manager.admin.state import States
 from node_manager.config import Release
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
+from node_manager.settings import NodeSettings
 from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, put_image
@@ -29,9 +30,10 @@ from tests.support.diffs import traces
 from tests.support.keyed_node import COUNT, KEYED, exported, imported
 from tests.support.split_attempt import Job
 from udo_cli import state_file
-from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, StateLost, Unavailable, UsageError
+from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, ServerLost, StateLost, Unavailable, UsageError
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue import slot as log
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.pieces import StoredGroup
 
@@ -175,6 +177,39 @@ def test_undeploying_with_sessions_asks_for_drop_state(daemon: Daemon, attempt: 
     daemon.api.undeploy("d", drop_state=True)
     daemon.deploy(COUNT, **KEYED, version="2")
     assert daemon.api.sessions("d").sessions == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_deployment_has_nothing_of_a_former_one_of_its_name_whose_removal_was_interrupted(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    wanted, home = WantedDeployment("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED)), manager.settings.home
+    manager.deploy(wanted, 30)
+    keys = manager.deployments.find("d").slot.keys
+    States(manager).begin_import("d", "q", 1, 0, replace=False)
+
+    def lost(*_: object) -> None:
+        raise ServerLost("the state server is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(log, "drop_slot", lost)
+        manager.undeploy("d")
+        with pytest.raises(ServerLost):
+            manager.deploy(wanted, 30)
+        if restarted:
+            manager.stop()
+    if restarted:
+        manager = Manager(NodeSettings(home, "n"))
+        manager.lock_home()
+        manager.start()
+    try:
+        assert manager.deployments.left() == ([] if restarted else [keys])
+        manager.deploy(wanted, 30)
+        assert States(manager).sessions("d") == []
+        assert "removing" not in json.loads((home / "wanted.json").read_text())
+    finally:
+        if restarted:
+            manager.stop()
 
 
 def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, attempt: Open) -> None:
