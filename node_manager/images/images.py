@@ -126,11 +126,13 @@ class Images:
     def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> OperatorImage:
         """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused if it cannot be had.
 
-        `again=False`: for requests that repeat by themselves; a version that was refused once stays refused for them.
+        Another operator's image is as if it were not here. `again=False`: for requests that repeat by themselves; a version that was
+        refused once stays refused for them.
         """
         with self._lock:
-            image = self._local(digest) if digest else self._by_version(operator, version)
-        image = image or self._pulled(operator, digest or version, again)
+            there = self._local(digest) if digest else self._by_version(operator, version)
+        # Another operator's image would run with this one's variables, secrets and files.
+        image = there if there and there.manifest.name == operator else self._pulled(operator, digest or version, again)
         self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
         return image
 

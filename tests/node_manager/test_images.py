@@ -68,6 +68,14 @@ def test_an_image_is_pulled_once_and_found_again_after_a_restart(tmp_path: Path)
     assert [p.name for p in store.iterdir()] == ["sha256-" + "a" * 64]
 
 
+def test_the_digest_of_another_operators_image_is_not_taken_for_one_of_this_operator(tmp_path: Path) -> None:
+    store, source = tmp_path / "images", Source(tmp_path)
+    store.mkdir()
+    other = Images(store, source).get("t", "1")
+    with pytest.raises(Unavailable, match=f"operator fraud@{other.digest} is not on this node"):
+        Images(store).get("fraud", digest=other.digest)
+
+
 def spoilt(image: OperatorImage, how: str) -> None:
     file = image.code / "op.py"
     match how:
