@@ -81,9 +81,9 @@ class SlotDriver(SlotWorker):
         name, when = min(self._state.timers.items(), key=lambda timer: timer[1])
         return when, lambda: self._decide(on.TimerDue(name))
 
-    def _event(self, event: on.SlotEvent) -> None:
-        """Let the slot's thread decide about it. May be called from any thread."""
-        self.post(lambda: self._decide(event))
+    def _event(self, event: on.SlotEvent) -> bool:
+        """Let the slot's thread decide about it; False if that has ended. May be called from any thread."""
+        return self.post(lambda: self._decide(event))
 
     def _decide(self, event: on.SlotEvent) -> None:
         self._state.now = time.monotonic()
@@ -127,7 +127,8 @@ class SlotDriver(SlotWorker):
         except Exception as e:
             self.log.exception("load failed")
             error = OperatorError(f"{load.wanted.reference} could not be started on node {self.node.settings.node}: {e}")
-        self._event(on.LoadEnded(asked, load.instance, error))
+        if not self._event(on.LoadEnded(asked, load.instance, error)) and load.instance is not None:
+            self.node.instances.stop(load.instance, 0.0)  # the slot was stopped without waiting for it any longer
 
     def _attend(self, effect: do.Attend) -> None:
         instance = effect.instance

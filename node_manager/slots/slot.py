@@ -51,12 +51,11 @@ class Slot(SlotDriver):
 
     def _ask(self, event: on.SlotEvent) -> Future[Any]:
         """Post the event; return the outcome, if it is a request."""
-        if self.stopped:
-            raise engine.has_been_stopped(self._state)
         done: Future[Any] = Future()
         if isinstance(event, on.SlotRequest):
             self._asked[event] = done
-        self._event(event)
+        if self.stopped or not self._event(event):
+            raise engine.has_been_stopped(self._state)
         return done
 
     def serve(self, wanted: Wanted) -> None:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from node_manager.config import Release
+from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.slot_status import asked
 from node_manager.servers import access, watchdog
@@ -26,8 +27,13 @@ from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
+from node_manager.slots import events as on
+from node_manager.slots import loading
+from node_manager.slots.loading import Load
+from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from tests.support.slot_world import version
 from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
@@ -193,6 +199,32 @@ def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for
         late.result(1)
     with pytest.raises(Unavailable, match="removed"):
         deploying.result(1)
+
+
+def test_a_slot_that_has_ended_keeps_nobody_waiting_and_what_was_still_loading_is_ended(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, late = version("1"), Instance("late", Path("/nowhere"), "warm")
+    begun, go_on, ended = threading.Event(), threading.Event(), list[Instance]()
+
+    def run(load: Load, *_: object) -> None:
+        begun.set()
+        assert go_on.wait(bound(20))
+        load.instance = late
+
+    monkeypatch.setattr(loading, "run", run)
+    monkeypatch.setattr(manager.instances, "stop", lambda instance, grace_s: ended.append(instance))
+    slot_ = Slot(manager._node, "d", 0)
+    slot_.serve(wanted)
+    assert begun.wait(bound(20))
+    slot_._event(on.StopAsked(False, None, 0.0))
+    wait_until(lambda: not any(t.name == "slot-d-0" for t in threading.enumerate()), 20, "the slot's thread to end")
+    with monkeypatch.context() as before:
+        before.setattr(Slot, "stopped", False)  # as a caller saw it that comes just before the end
+        with pytest.raises(Unavailable, match="stopped"):
+            slot_.prepare(wanted)
+    go_on.set()
+    wait_until(lambda: ended == [late], 20, "the instance to be ended")
 
 
 def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home: Path) -> None:
