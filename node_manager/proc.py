@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,17 @@ def terminate(process: ProcessId, grace_s: float) -> bool:
     if not gone:
         wait(process, 5)
     return gone
+
+
+@contextlib.contextmanager
+def ended_unless(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process just started, unless the block gets through: nobody else knows of it before it is recorded."""
+    try:
+        yield
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
 
 
 def _nothing(*_: object) -> None:

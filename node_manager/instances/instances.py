@@ -133,11 +133,13 @@ class Instances:
             spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "", engine)
             write_password(directory / PASSWORD_FILE, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
+            self.save(instance)
         except BaseException:
+            if instance.handle is not None:
+                self.driver.stop(instance.handle, 0)
             self._servers.dismiss(name)
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        self.save(instance)
         return instance
 
     def whole(self, image: OperatorImage) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -19,10 +20,11 @@ import psutil
 import pytest
 
 from node_manager.config import Release
+from node_manager.drivers.base import Handle, OnExit, Spec
 from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.slot_status import asked
-from node_manager.servers import access, watchdog
+from node_manager.servers import access, embedded, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
 from node_manager.servers.embedded import Servers
@@ -407,6 +409,46 @@ def test_a_stop_while_a_server_is_started_again_leaves_none_behind(home: Path, a
     living = psutil.process_iter(["cmdline", "status"])
     assert [p for p in living if p.info["status"] != "zombie" and any(str(home) in w for w in p.info["cmdline"] or ())] == []
     assert list(home.rglob("*.sock")) == []
+
+
+@pytest.mark.parametrize("role", ["queue", "state"])
+def test_a_server_whose_record_cannot_be_written_is_ended_and_the_next_one_starts(
+    home: Path, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(home, "n")
+    settings.prepare()
+    servers = Servers(settings, lambda role: None)
+    try:
+        with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+            full.setattr(embedded, "write_json", no_space)
+            servers._launch(role)
+        assert psutil.pid_exists(servers._launch(role).process.pid)
+        with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+            full.setattr(embedded, "write_json", no_space)
+            servers._start_watchdog()
+        assert [p for p in Daemon(home).processes() if any("watchdog.py" in word for word in p.cmdline())] == []
+    finally:
+        servers.stop()
+
+
+def test_an_instance_whose_record_cannot_be_written_is_ended(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until(lambda: len(manager.pool._warm) == manager.settings.warm, 20, "the warm instances")
+    start, handles = manager.driver.start, list[Handle]()
+
+    def started(spec: Spec, on_exit: OnExit) -> Handle:
+        handles.append(start(spec, on_exit))
+        return handles[-1]
+
+    monkeypatch.setattr(manager.driver, "start", started)
+    monkeypatch.setattr(manager.instances, "save", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        manager.instances.start()
+    assert [manager.driver.inspect(handle).running for handle in handles] == [False]
+    assert not Path(handles[0].directory).exists()
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home: Path) -> None:
