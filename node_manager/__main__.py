@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from node_manager.drivers.available import DRIVERS
-from node_manager.manager import Manager
+from node_manager.manager import Manager, hold_home
 from node_manager.proc import heeding
 from node_manager.reconcile.asking import Asking
 from node_manager.reconcile.reconcile import Reconciler
@@ -85,10 +85,10 @@ def _wait(stopping: Event) -> None:
 def run(settings: NodeSettings, stopping: Event) -> None:
     """Run the node manager until `stopping` is set, then stop everything."""
     log = structlog.get_logger()
-    settings.prepare()
+    held = hold_home(settings)
     registry = _registry(settings)
     manager = Manager(settings, registry)
-    manager.lock_home()
+    manager.lock_home(held)
     servers: list[RpcServer | RemoteServer | LaneDoor] = [LaneDoor(NodeService(manager), settings.socket), RpcServer(manager)]
     if manager.listen and (tls := settings.certificates):
         servers.append(RemoteServer(manager, manager.listen, tls))

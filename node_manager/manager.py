@@ -58,6 +58,16 @@ from udo_protocol.state import dead_letters
 from udo_protocol.state.group_map import FIRST_VERSION
 
 
+def hold_home(settings: NodeSettings) -> int:
+    """Hold the home until the returned descriptor is closed. Conflict if another node manager has it.
+
+    A manager that is made writes into its home, so one that may find another there holds it before.
+    """
+    settings.prepare()
+    taken = "a node manager (pid {pid}) already runs with home " + f"{settings.home}; stop it or choose another --home"
+    return lock(settings.home / "lock", taken)
+
+
 class Manager:
     """See the module. Methods may be called from any thread."""
 
@@ -98,11 +108,10 @@ class Manager:
         self.monitor.listeners += [self.downtime.look, self.controllers.tick]
         self._lock_fd, self._dropping = -1, Lock()
 
-    def lock_home(self) -> None:
-        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged."""
-        self.settings.prepare()
-        taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
-        self._lock_fd = lock(self.settings.home / "lock", taken)
+    def lock_home(self, held: int | None = None) -> None:
+        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged. `held`: of
+        `hold_home`, if that came first."""
+        self._lock_fd = hold_home(self.settings) if held is None else held
         home_format.convert(self.settings.home)
         self.deployments.kept()
         self.listen = with_port(self.settings.listen, self.settings.home / "port")

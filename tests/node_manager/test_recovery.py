@@ -19,8 +19,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from node_manager.__main__ import run
 from node_manager.config import Release
 from node_manager.drivers.base import Handle, OnExit, Spec
+from node_manager.files import lock
 from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.slot_status import asked
@@ -36,7 +38,7 @@ from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.slot_world import version
-from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
+from udo_protocol.errors import Conflict, ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
@@ -343,6 +345,19 @@ def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) ->
 
     assert f"a node manager (pid {daemon.process.pid}) already runs with home" in second.log()
     assert daemon.api.healthy()
+
+
+def test_a_second_manager_changes_nothing_in_the_home(home: Path) -> None:
+    settings = NodeSettings(home, "n")
+    settings.prepare()
+    held = lock(home / "lock", "")
+    try:
+        before = sorted(home.rglob("*"))
+        with pytest.raises(Conflict, match="already runs with home"):
+            run(settings, threading.Event())
+        assert sorted(home.rglob("*")) == before
+    finally:
+        os.close(held)
 
 
 @pytest.mark.short
