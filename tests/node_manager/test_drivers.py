@@ -323,6 +323,15 @@ def test_a_log_beyond_its_bound_is_moved_aside_and_the_tail_spans_both(tmp_path:
     assert logfile.tail(log, 2) == ["999", "after"]
 
 
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-9, "killed by signal 9 (SIGKILL)"), (-35, "killed by signal 35"), (-70, "killed by signal 70"), (3, "exit status 3")],
+)
+def test_how_an_instance_ended_is_told_whatever_ended_it(code: int, how: str) -> None:
+    """Real-time signals have no names: 34 to 64, and more on some machines."""
+    assert str(Exit(code)) == how
+
+
 def test_an_instance_that_ends_is_reported_although_its_children_go_on(bench: Bench) -> None:
     _, exits = bench.start("leave")
 
