@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
 from threading import Event, Lock
@@ -49,6 +49,7 @@ from node_manager.settings import NodeSettings
 from node_manager.slots.loading import NodeParts
 from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
+from udo_protocol import supervised
 from udo_protocol.errors import Conflict, SlotBroken, UdoError
 from udo_protocol.listening import with_port
 from udo_protocol.queue import slot as log
@@ -134,26 +135,26 @@ class Manager:
         self.neighbours.start()
 
     def stop(self) -> None:
-        """Stop all instances and servers; the wanted deployments stay on disk for the next start."""
-        self.monitor.stop()
-        self.neighbours.stop()
-        self.scale_outs.stop()
-        self.moves.stop()
-        self.copies.stop()
+        """Stop all instances and servers; the wanted deployments stay on disk for the next start. A step that fails ends no other."""
+        steps: list[Callable[[], object]] = [self.monitor.stop, self.neighbours.stop, self.scale_outs.stop, self.moves.stop]
+        steps += [self.copies.stop, self._end_canaries, self.mirrors.end, self._stop_slots, self.pool.stop, self.engines.stop]
+        steps += [self.driver.close, self.relay.stop, self.servers.stop, lambda: self.settings.socket.unlink(missing_ok=True)]
+        for step in steps:
+            try:
+                step()
+            except Exception:
+                supervised.failed("stop", getattr(step, "__qualname__", ""))
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+
+    def _end_canaries(self) -> None:
         for deployment in self.deployments.all():
             self.canaries.end_keyed(deployment)
-        self.mirrors.end()
+
+    def _stop_slots(self) -> None:
         for done in [slot.stop(drop=False) for slot in self.deployments.close()]:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
-        self.pool.stop()
-        self.engines.stop()
-        self.driver.close()
-        self.relay.stop()
-        self.servers.stop()
-        self.settings.socket.unlink(missing_ok=True)
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
 
     def _server_restarted(self, role: Role) -> None:
         for slot in self.deployments.slots():

@@ -38,6 +38,7 @@ from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
 from tests.support.slot_world import version
+from udo_protocol import supervised
 from udo_protocol.errors import Conflict, ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
@@ -255,6 +256,15 @@ def test_what_fails_because_the_manager_stops_changes_nothing_of_what_is_wanted(
             begin()
 
 
+def test_a_stop_of_which_a_step_fails_leaves_nothing_running_either(manager: Manager, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
+    before = supervised.errors().get("stop", 0)
+    monkeypatch.setattr(manager.meter, "save", no_space)
+    manager.stop()
+    assert supervised.errors()["stop"] == before + 1
+    assert Daemon(home).processes() == [] and list(home.rglob("*.sock")) == []
+
+
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
     # Given: both servers, whose manager does not renew its heartbeat, and an instance that never looks at it.
     settings = NodeSettings(home, "n", heartbeat_grace_ms=1500)
@@ -462,7 +472,7 @@ def test_an_instance_whose_record_cannot_be_written_is_ended(manager: Manager, m
     assert not Path(handles[0].directory).exists()
 
 
-def no_space(*_: object) -> None:
+def no_space(*_: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
