@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -74,7 +73,6 @@ def _wait(stopping: Event) -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     try:
         while not stopping.is_set():
-            select.select([reading], [], [])
             os.read(reading, 64)
     finally:
         signal.set_wakeup_fd(-1)

@@ -63,11 +63,16 @@ def wait(process: ProcessId, timeout_s: float) -> bool:
     if fd is None:
         return True
     try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))
+        return readable(fd, timeout_s)
     finally:
         os.close(fd)
+
+
+def readable(fd: int, timeout_s: float) -> bool:
+    """Wait until the descriptor can be read, or is at its end; False after `timeout_s`. Unlike `select.select` for any number of it."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def signal_group(process: ProcessId, signum: int) -> None:
