@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import structlog
 
 from node_manager.drivers.available import DRIVERS
-from node_manager.manager import Manager
+from node_manager.manager import Manager, hold_home
 from node_manager.proc import heeding
 from node_manager.reconcile.asking import Asking
 from node_manager.reconcile.reconcile import Reconciler
@@ -74,7 +73,6 @@ def _wait(stopping: Event) -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     try:
         while not stopping.is_set():
-            select.select([reading], [], [])
             os.read(reading, 64)
     finally:
         signal.set_wakeup_fd(-1)
@@ -85,10 +83,10 @@ def _wait(stopping: Event) -> None:
 def run(settings: NodeSettings, stopping: Event) -> None:
     """Run the node manager until `stopping` is set, then stop everything."""
     log = structlog.get_logger()
-    settings.prepare()
+    held = hold_home(settings)
     registry = _registry(settings)
     manager = Manager(settings, registry)
-    manager.lock_home()
+    manager.lock_home(held)
     servers: list[RpcServer | RemoteServer | LaneDoor] = [LaneDoor(NodeService(manager), settings.socket), RpcServer(manager)]
     if manager.listen and (tls := settings.certificates):
         servers.append(RemoteServer(manager, manager.listen, tls))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
-from threading import Event
+from threading import Event, Lock
 
 from elasticity.scaling.modes import AUTO
 from node_manager import home_format
@@ -49,12 +49,24 @@ from node_manager.settings import NodeSettings
 from node_manager.slots.loading import NodeParts
 from node_manager.trials.mirrors import MirrorFindings, Mirrors
 from node_manager.trials.together import together
-from udo_protocol.errors import Conflict, SlotBroken
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, SlotBroken, UdoError
 from udo_protocol.listening import with_port
+from udo_protocol.queue import slot as log
 from udo_protocol.queue import untrusted
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import dead_letters
 from udo_protocol.state.group_map import FIRST_VERSION
+
+
+def hold_home(settings: NodeSettings) -> int:
+    """Hold the home until the returned descriptor is closed. Conflict if another node manager has it.
+
+    A manager that is made writes into its home, so one that may find another there holds it before.
+    """
+    settings.prepare()
+    taken = "a node manager (pid {pid}) already runs with home " + f"{settings.home}; stop it or choose another --home"
+    return lock(settings.home / "lock", taken)
 
 
 class Manager:
@@ -95,13 +107,12 @@ class Manager:
         self.plant = NodePlant(self._node, sensors, self.deployments, self.scale_outs, self.moves, self.across, names)
         self.controllers = Controllers(self.plant, settings.journals, time.time, settings.decide_s)
         self.monitor.listeners += [self.downtime.look, self.controllers.tick]
-        self._lock_fd = -1
+        self._lock_fd, self._dropping = -1, Lock()
 
-    def lock_home(self) -> None:
-        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged."""
-        self.settings.prepare()
-        taken = "a node manager (pid {pid}) already runs with home " + f"{self.settings.home}; stop it or choose another --home"
-        self._lock_fd = lock(self.settings.home / "lock", taken)
+    def lock_home(self, held: int | None = None) -> None:
+        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged. `held`: of
+        `hold_home`, if that came first."""
+        self._lock_fd = hold_home(self.settings) if held is None else held
         home_format.convert(self.settings.home)
         self.deployments.kept()
         self.listen = with_port(self.settings.listen, self.settings.home / "port")
@@ -116,32 +127,34 @@ class Manager:
             clean(state, self.copies.discard)
             self.incarnation = incarnation(state)
         adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
+        with contextlib.suppress(UdoError):  # what is left then is tried again before a deployment of that name begins
+            self._drop_left()
         self.moves.resume()
         self.scale_outs.resume()
         self.monitor.start()
         self.neighbours.start()
 
     def stop(self) -> None:
-        """Stop all instances and servers; the wanted deployments stay on disk for the next start."""
-        self.monitor.stop()
-        self.neighbours.stop()
-        self.scale_outs.stop()
-        self.moves.stop()
-        self.copies.stop()
+        """Stop all instances and servers; the wanted deployments stay on disk for the next start. A step that fails ends no other."""
+        steps: list[Callable[[], object]] = [self.monitor.stop, self.neighbours.stop, self.scale_outs.stop, self.moves.stop]
+        steps += [self.copies.stop, self._end_canaries, self.mirrors.end, self._stop_slots, self.pool.stop, self.engines.stop]
+        steps += [self.driver.close, self.relay.stop, self.servers.stop, lambda: self.settings.socket.unlink(missing_ok=True)]
+        for step in steps:
+            try:
+                step()
+            except Exception:
+                supervised.failed("stop", getattr(step, "__qualname__", ""))
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+
+    def _end_canaries(self) -> None:
         for deployment in self.deployments.all():
             self.canaries.end_keyed(deployment)
-        self.mirrors.end()
+
+    def _stop_slots(self) -> None:
         for done in [slot.stop(drop=False) for slot in self.deployments.close()]:
             with contextlib.suppress(FutureTimeout):
                 done.result(self.settings.stop_grace_s + 15)
-        self.pool.stop()
-        self.engines.stop()
-        self.driver.close()
-        self.relay.stop()
-        self.servers.stop()
-        self.settings.socket.unlink(missing_ok=True)
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
 
     def _server_restarted(self, role: Role) -> None:
         for slot in self.deployments.slots():
@@ -161,7 +174,8 @@ class Manager:
         name, config = wanted.name, DeploymentConfig(wanted.config)
         image = self.images.get(wanted.operator, wanted.version, wanted.digest)
         config.require_valid()
-        with self.deployments.lock:
+        self._drop_left(name)
+        with self.copies.lock, self.deployments.lock:
             deployment = self.deployments.get(name)
             if deployment is None:
                 taken = self.copies.slots(name, None)
@@ -229,8 +243,22 @@ class Manager:
         self.mirrors.end(name)
         self.scale_outs.forget(name)
         self.deployments.remove(name)
-        for done in [slot.stop(drop=True) for slot in deployment.slots]:
-            done.result(self.settings.stop_grace_s + 15)
+        ended = {slot.keys: slot.stop(drop=True) for slot in deployment.slots}
+        self.deployments.removed([keys for keys, done in ended.items() if done.result(self.settings.stop_grace_s + 15)])
+
+    def _drop_left(self, name: str = "") -> None:
+        """Drop what interrupted removals have left: of all deployments, or of one."""
+        if not self.deployments.left(name):
+            return
+        with (
+            self._dropping,
+            contextlib.closing(self.servers.connect("state")) as state,
+            contextlib.closing(self.servers.connect("queue")) as queue,
+        ):
+            left = self.deployments.left(name)  # others may have dropped it meanwhile
+            for keys in left:
+                log.drop_slot(state, queue, keys)
+            self.deployments.removed(left)
 
     def remove_former(self, name: str, operator: str, made: int | None) -> None:
         """Undeploy a deployment of that name which is not the wanted one, but a former one whose end this node was not told of.

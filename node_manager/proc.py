@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +63,16 @@ def wait(process: ProcessId, timeout_s: float) -> bool:
     if fd is None:
         return True
     try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))
+        return readable(fd, timeout_s)
     finally:
         os.close(fd)
+
+
+def readable(fd: int, timeout_s: float) -> bool:
+    """Wait until the descriptor can be read, or is at its end; False after `timeout_s`. Unlike `select.select` for any number of it."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def signal_group(process: ProcessId, signum: int) -> None:
@@ -84,6 +90,17 @@ def terminate(process: ProcessId, grace_s: float) -> bool:
     if not gone:
         wait(process, 5)
     return gone
+
+
+@contextlib.contextmanager
+def ended_unless(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process just started, unless the block gets through: nobody else knows of it before it is recorded."""
+    try:
+        yield
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
 
 
 def _nothing(*_: object) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Full, Queue
 from threading import Event
 
 from node_manager.deployments.deployments import NodeDeployment
@@ -16,6 +17,8 @@ from udo_protocol import supervised
 
 # A follower looks for a new instance this often.
 _NEXT_S = 0.25
+# Lines that wait for a reader that is slower than the operator writes: the rest stays in the log files.
+_WAITING = 1000
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def read(manager: Manager, deployment: NodeDeployment, *, tail_lines: int, follo
 
 def _following(manager: Manager, deployment: NodeDeployment, shown: dict[str, int], stop: Event) -> Iterator[Line]:
     """Yield the lines that instances of its own slots write after those already shown, including slots that it gets meanwhile."""
-    told: SimpleQueue[Line] = SimpleQueue()
+    told: Queue[Line] = Queue(_WAITING)
     followed: set[int] = set()
     while not stop.is_set():
         there = manager.deployments.get(deployment.name) is deployment
@@ -79,7 +82,7 @@ def _following(manager: Manager, deployment: NodeDeployment, shown: dict[str, in
                 return
 
 
-def _follow(slot: Slot, shown: dict[str, int], told: SimpleQueue[Line], stop: Event) -> None:
+def _follow(slot: Slot, shown: dict[str, int], told: Queue[Line], stop: Event) -> None:
     """Put the new lines of one slot into `told`, instance by instance."""
     over = ""
     while not stop.is_set():
@@ -90,4 +93,11 @@ def _follow(slot: Slot, shown: dict[str, int], told: SimpleQueue[Line], stop: Ev
         over = owner.name
         stamp, ended = _Stamp(), owner.exited
         for text in logfile.follow(owner.directory / "log", shown.get(owner.name, 0), stop, lambda ended=ended: not ended.is_set()):  # type: ignore[misc]
-            told.put(stamp.line(owner.name, owner.assigned.version, text))
+            _tell(told, stamp.line(owner.name, owner.assigned.version, text), stop)
+
+
+def _tell(told: Queue[Line], line: Line, stop: Event) -> None:
+    while not stop.is_set():
+        with suppress(Full):
+            told.put(line, timeout=_NEXT_S)
+            return

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import Event, Lock
 
 from node_manager import homes
 from node_manager.deployments.deployments import NodeDeployment
@@ -34,8 +34,8 @@ from udo_protocol.state.session_record import SessionRecord
 
 # Run numbers of a dropped session are kept this long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
-# Includes the loading of the operator by a fresh instance, which may take 60 s by default (limits.open_timeout_s).
-_CHANGE_TIMEOUT_S = 90.0
+# For a change, on top of the loading of the operator by a fresh instance (limits.open_timeout_s).
+_CHANGE_MARGIN_S = 30.0
 Writes = list[list[Arg]]
 
 
@@ -304,13 +304,21 @@ class States:
             plan(state, queue)  # if it refuses here, nothing is interrupted
         agree()
 
-        deadline = time.monotonic() + _CHANGE_TIMEOUT_S
+        timeout_s = _CHANGE_MARGIN_S + (slot.wanted.image.manifest.limits.open_timeout_s if slot.wanted else 0.0)
+        deadline, changing, late = time.monotonic() + timeout_s, Lock(), Event()
+        waited = f"waited {timeout_s:g} s for a change of the state of {slot.deployment}; see: udo status"
 
         def between() -> None:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the replicas of {slot.deployment!r} have not taken over yet what was changed: repeat this")
 
         def work(state: Connection, queue: Connection, token: int) -> None:
+            with changing:
+                if late.is_set():  # the caller has gone, and key groups may move again
+                    raise WaitTimeout(waited)
+                change(state, queue, token)
+
+        def change(state: Connection, queue: Connection, token: int) -> None:
             writes = plan(state, queue)
             rewinding.forget(state, queue, slot.keys)  # a rollback would undo the change
             for lane in log.users(queue, slot.keys, session)[0]:
@@ -323,11 +331,13 @@ class States:
             checkpoints.amend(owned, [*writes, *forget, ["HSET", slot.keys.cut, session, f"{tail} {queue.run_id}"]])
 
         try:
-            slot.change_state(work).result(_CHANGE_TIMEOUT_S)
+            slot.change_state(work).result(timeout_s)
             with self._connected() as (state, _):
                 replication.await_held(state, slot.keys, between)
         except FutureTimeout:
-            raise WaitTimeout(f"waited {_CHANGE_TIMEOUT_S:g} s for a change of the state of {slot.deployment}; see: udo status") from None
+            with changing:  # if it has just begun, it ends first
+                late.set()
+            raise WaitTimeout(waited) from None
         finally:
             self._manager.mirrors.end(slot.deployment)  # mirrors know the former state; a canary begins anew
 

@@ -83,6 +83,7 @@ class Plant(Protocol):
 class _Controller:
     journal: DeploymentJournal
     due_s: float = 0.0
+    decided_s: float = 0.0  # when the latest decision was made (monotonic)
     busy: bool = False
     latest: JournalEntry | None = None
 
@@ -127,12 +128,14 @@ class Controllers:
         if now_s < controller.due_s:
             return
         controller.due_s = now_s + self.every_s
-        at_s = round(max(self._wall(), controller.journal.last_at_s), 3)  # the clock may have been set back
+        passed_s = now_s - controller.decided_s if controller.latest else 0.0
+        at_s = round(max(self._wall(), controller.journal.last_at_s + passed_s), 3)  # the clock may have been set back
         try:
             seen = self._plant.sample(d.name, at_s, header.settings["most"])
         except UdoError:  # it has just gone
             return
         entry = controller.latest = controller.journal.decide(seen)
+        controller.decided_s = now_s
         for step in entry.decision.granted:
             self._take(d, controller, entry, step)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -17,6 +17,7 @@ from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol.errors import Conflict, NotFound, Unavailable
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.group_map import FIRST_VERSION
 
 # Slots that are added to a deployment are numbered from here on: pinned versions, canaries, and its own beside the first.
@@ -110,6 +111,8 @@ class Deployments:
     def __init__(self, node: NodeParts, images: Images) -> None:
         self._node, self._settings, self._images = node, node.settings, images
         self._by_name: dict[str, NodeDeployment] = {}
+        # Slots of removed deployments of which something may be left, also on disk; None: of a former manager.
+        self._removing: dict[SlotKeys, Slot | None] = {}
         self.closed = False
         self.lock = RLock()
 
@@ -119,6 +122,8 @@ class Deployments:
 
     def load(self) -> Iterator[tuple[NodeDeployment, list[int], list[int]]]:
         """Take over the deployments on disk, one by one, each with the numbers of its `more` and `beside` slots."""
+        removing = read_kept(self._settings.wanted, _DAMAGED).get("removing", ())
+        self._removing = {SlotKeys(name, number): None for name, number in removing}
         for record in self.kept():
             more, beside, name = record.pop("more", []), record.pop("beside", []), record["name"]
             if (noted := record.pop("preparation", None)) is not None:
@@ -132,24 +137,50 @@ class Deployments:
     def new(self, name: str, image: OperatorImage, config: DeploymentConfig, source: str, first: int = 0) -> NodeDeployment:
         """Add a deployment that this image is to serve; `first`: the number of its first slot.
 
-        Unavailable while the node stops: a slot made now would outlive it.
+        Unavailable while the node stops: a slot made now would outlive it; or while something of a former one of its name may be left.
         """
         with self.lock:
-            if self.closed:
-                raise Unavailable(f"node {self._settings.node} is stopping")
+            self.require_open()
+            if any(keys.deployment == name for keys in self._removing):
+                raise Unavailable(f"deployment {name!r} is still being removed from node {self._settings.node}: try again when it is gone")
             manifest = image.manifest
             slot = Slot(self._node, name, first)
             deployment = self._by_name[name] = NodeDeployment(name, manifest.name, manifest.version, image.digest, config, source, slot)
             return deployment
 
+    def require_open(self) -> None:
+        """Unavailable while the node stops: a slot made now would outlive it, and what is changed now is not saved."""
+        if self.closed:
+            raise Unavailable(f"node {self._settings.node} is stopping")
+
     def save(self) -> None:
-        """Write the wanted deployments to disk."""
-        write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()]}, durable=True)
+        """Write the wanted deployments to disk. Once the node stops, the file stays as it is: the table is empty then."""
+        if self.closed:
+            return
+        noted: dict[str, Any] = {"removing": [(k.deployment, k.number) for k in self._removing]} if self._removing else {}
+        write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()], **noted}, durable=True)
 
     def remove(self, name: str) -> None:
-        """Remove the deployment from the table and from disk."""
+        """Remove the deployment from the table and from disk, where its slots are noted until they are `removed`.
+
+        Unavailable while the node stops.
+        """
         with self.lock:
-            self._by_name.pop(name, None)
+            self.require_open()
+            if (deployment := self._by_name.pop(name, None)) is not None:
+                self._removing |= {slot.keys: slot for slot in deployment.slots}
+            self.save()
+
+    def left(self, name: str = "") -> list[SlotKeys]:
+        """The slots of removed deployments, or of one, that have ended, and of which something may be left."""
+        with self.lock:
+            return [keys for keys, slot in self._removing.items() if name in ("", keys.deployment) and (slot is None or slot.stopped)]
+
+    def removed(self, slots: Iterable[SlotKeys]) -> None:
+        """Note that nothing is left of these slots."""
+        with self.lock:
+            for keys in slots:
+                self._removing.pop(keys, None)
             self.save()
 
     def close(self) -> list[Slot]:

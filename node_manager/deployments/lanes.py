@@ -222,17 +222,19 @@ class Lanes:
             canary = deployment.canary
             if isinstance(canary, Canary) and canary.takes():
                 return canary.slot
-            return self._least_loaded(deployment.own)
+            own = deployment.own
+        return self._least_loaded(own)
 
     def _least_loaded(self, own: list[Slot]) -> Slot:
         """Of the slots that answer, the one with the fewest lanes; among equals the one chosen the longest ago."""
-        answering = [slot for slot in own if slot.view().owner] or own
+        answering, lanes = [slot for slot in own if slot.view().owner] or own, dict[Slot, int]()
         if len(answering) > 1:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:
                 lanes = dict(zip(answering, log.open_lanes(queue, [slot.keys for slot in answering]), strict=True))
-            answering.sort(key=lambda slot: (lanes[slot], slot.chosen_at))
-        answering[0].chosen_at = time.monotonic()
-        return answering[0]
+        with self._deployments.lock:  # taken only now, since the server may let its callers wait
+            chosen = min(answering, key=lambda slot: (lanes.get(slot, 0), slot.chosen_at))
+            chosen.chosen_at = time.monotonic()
+            return chosen
 
     def _epoch(self, deployment: NodeDeployment, session: str, epoch: int) -> str:
         if deployment.source == "registry" and self._catalogue is not None:
@@ -256,7 +258,8 @@ class Lanes:
             return slot
 
     def slot(self, deployment: NodeDeployment, digest: str, number: int) -> Slot:
-        """Make the slot of a pinned version. It is removed when it has not been called for a while."""
+        """Make the slot of a pinned version. It is removed when it has not been called for a while. Unavailable while the node stops."""
+        self._deployments.require_open()
 
         def retire(slot: Slot) -> None:
             with self._deployments.lock:

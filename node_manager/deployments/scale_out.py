@@ -100,7 +100,12 @@ class ScaleOuts:
                 self._stand_down(deployment)
                 self._scaling.scale(name, slots, wait_s)
                 return
-            self._take_over(deployment, slots, wait_s, strategy if there is None else there.strategy)
+            try:
+                self._take_over(deployment, slots, wait_s, strategy if there is None else there.strategy)
+            except (WaitTimeout, ServerLost, Unavailable):
+                if deployment.preparation is not there:  # noted by now: it goes on, here or by the next manager
+                    supervised.keep("scale-out", partial(self._resume, deployment), self._stopping, name)
+                raise
 
     def forget(self, name: str) -> None:
         """Stop refreshing a deployment that is about to be removed with all its slots."""
@@ -235,8 +240,7 @@ class ScaleOuts:
             self._note(deployment, deployment.preparation)
         try:
             self._scaling.scale(deployment.name, slots, wait_s, DIRECT if strategy and strategy != ACTIVE_BACKUP else CPAL)
-        except (WaitTimeout, ServerLost, Unavailable):  # it goes on, here or by the next manager
-            supervised.keep("scale-out", partial(self._resume, deployment), self._stopping, deployment.name)
+        except (WaitTimeout, ServerLost, Unavailable):  # it goes on: the note stays
             raise
         except UdoError:
             self._remove(deployment, list(deployment.prepared))

@@ -32,7 +32,11 @@ class Scaling:
         self._lock = deployments.lock
 
     def new(self, deployment: NodeDeployment, number: int = 0, *, pinned: str = "") -> Slot:
-        """Make a slot with that number, or the next one. It removes itself once it gets no new lanes and has none left."""
+        """Make a slot with that number, or the next one. It removes itself once it gets no new lanes and has none left.
+
+        Unavailable while the node stops.
+        """
+        self._deployments.require_open()
 
         def idle(slot: Slot) -> None:
             if slot.number in deployment.beside and deployment.canary_slot is not slot:

@@ -101,7 +101,8 @@ class Exit:
         if self.code is None:
             return "the process has ended; its exit status is unknown, since a former node manager started it"
         if self.code < 0:
-            return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+            names = [f" ({known.name})" for known in signal.Signals if known == -self.code]  # most real-time signals have no name
+            return f"killed by signal {-self.code}{''.join(names)}"
         return f"exit status {self.code}"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -75,8 +74,7 @@ def start(instance: proc.ProcessId, directory: Path, endpoints: Sequence[str]) -
         os.close(pidfd)
     assert child.stdout is not None
     with child.stdout:
-        ready, _, _ = select.select([child.stdout], [], [], _START_TIMEOUT_S)
-        if not ready or os.read(child.stdout.fileno(), len(relay.READY)) != relay.READY:
+        if not proc.readable(child.stdout.fileno(), _START_TIMEOUT_S) or os.read(child.stdout.fileno(), len(relay.READY)) != relay.READY:
             child.kill()
             child.wait()
             raise OperatorError(f"the network {', '.join(endpoints)} cannot be given to it; its log says why")

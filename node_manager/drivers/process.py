@@ -197,8 +197,7 @@ class ProcessDriver:
         text = b""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not text.rstrip().endswith(b"}"):
-            ready, _, _ = select.select([told], [], [], max(0.0, deadline - time.monotonic()))
-            part = told.read(4096) if ready else None
+            part = told.read(4096) if proc.readable(told.fileno(), max(0.0, deadline - time.monotonic())) else None
             if not part:
                 child.kill()
                 child.wait()

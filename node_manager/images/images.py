@@ -126,12 +126,14 @@ class Images:
     def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> OperatorImage:
         """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused if it cannot be had.
 
-        `again=False`: for requests that repeat by themselves; a version that was refused once stays refused for them.
+        Another operator's image is as if it were not here. `again=False`: for requests that repeat by themselves; a version that was
+        refused once stays refused for them.
         """
         with self._lock:
-            image = self._local(digest) if digest else self._by_version(operator, version)
-        image = image or self._pulled(operator, digest or version, again)
-        self._require_runnable(image.manifest, image.layers, has_code=image.has_code)
+            there = self._local(digest) if digest else self._by_version(operator, version)
+        # Another operator's image would run with this one's variables, secrets and files.
+        image = there if there and there.manifest.name == operator else self._pulled(operator, digest or version, again)
+        self._require_runnable(image)
         return image
 
     def mend(self, image: OperatorImage) -> None:
@@ -180,13 +182,13 @@ class Images:
                     del self._refused[next(iter(self._refused))]
         return mine.result()
 
-    def _require_runnable(self, manifest: Manifest, layers: Sequence[Mapping[str, Any]], *, has_code: bool) -> None:
+    def _require_runnable(self, image: OperatorImage) -> None:
         """OperatorError unless this node's driver can run it."""
-        brings_interpreter = self._whole and any(layer["kind"] == "base" for layer in layers)
-        require_match(manifest, self._python_tag, interpreter=not brings_interpreter)
-        if not has_code and not self._whole:
+        brings_interpreter = self._whole and image.has_base
+        require_match(image.manifest, self._python_tag, interpreter=not brings_interpreter)
+        if not image.has_code and not self._whole:
             raise OperatorError(
-                f"operator {manifest.reference} is a whole image without a code layer of udo push: only the Docker driver runs it. "
+                f"operator {image.manifest.reference} is a whole image without a code layer of udo push: only the Docker driver runs it. "
                 "Start this node with --driver docker, or push the operator's folder: udo push DIRECTORY"
             )
 
@@ -236,15 +238,15 @@ class Images:
         assert self._source is not None
         manifest = parse(dict(found["manifest"]), f"manifest of {operator}@{digest}")
         layers: Sequence[Mapping[str, Any]] = found["layers"]
-        kinds = [layer["kind"] for layer in layers]
-        has_code = "code" in kinds
-        self._require_runnable(manifest, layers, has_code=has_code)  # before anything is fetched
+        kinds, path = [layer["kind"] for layer in layers], self._path(digest)
+        image = OperatorImage(digest, manifest, path, tuple(layers))
+        self._require_runnable(image)  # before anything is fetched
         if twice := [kind for kind in PREFIXES if kinds.count(kind) > 1]:
             raise Refused(f"refused: the image has {kinds.count(twice[0])} layers of kind {twice[0]}, expected at most one")
         with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True) as name:
             new = Path(name) / "image"
             new.mkdir()
-            for kind in PREFIXES if has_code else ():
+            for kind in PREFIXES if "code" in kinds else ():
                 (new / Path(PREFIXES[kind]).name).mkdir()
             for layer in layers:
                 if layer["kind"] not in PREFIXES:
@@ -257,9 +259,8 @@ class Images:
             listing.write(new, [Path(PREFIXES[kind]).name for kind in PREFIXES])
             (new / "layers.json").write_text(json.dumps(list(layers)), "utf-8")
             (new / "manifest.json").write_text(manifest.model_dump_json(), "utf-8")
-            path = self._path(digest)
             if path.exists():  # damaged, or without its manifest: replaced
                 path.rename(Path(name) / "former")
             new.rename(path)
             self._read.add(digest)
-        return OperatorImage(digest, manifest, path, tuple(layers))
+        return image

@@ -37,12 +37,14 @@ def _tree(source: Path, target: Path) -> None:
 
 
 def put(directory: Path, name: str, content: bytes) -> None:
-    """Write a file of the deployment, for the instance alone; `name` is relative and stays inside."""
+    """Write a file of the deployment, for the instance alone; `name` is relative and stays inside. It replaces a file of the operator that
+    is there, which may be a link to the image's."""
     target, made = directory / name, []
     for parent in reversed(target.relative_to(directory).parents[:-1]):
         if not (directory / parent).exists():
             (directory / parent).mkdir(mode=0o700)
             made.append(directory / parent)
+    target.unlink(missing_ok=True)
     target.write_bytes(content)
     target.chmod(0o600)
     give([*made, target], directory)

@@ -60,7 +60,7 @@ class Instance:
         self.exited = Event()
         self.record = record  # None while it is warm
         self.started_at = time.monotonic()
-        self._listener: Callable[[Instance], None] | None = None
+        self._listener: Callable[[Instance], object] | None = None
         self._lock = Lock()
 
     @property
@@ -74,7 +74,7 @@ class Instance:
         """The token it was assigned; 0 while it is warm."""
         return self.record.token if self.record else 0
 
-    def listen(self, listener: Callable[[Instance], None]) -> None:
+    def listen(self, listener: Callable[[Instance], object]) -> None:
         """Replace the listener; called at once if the instance is dead already."""
         with self._lock:
             self._listener = listener
@@ -133,11 +133,13 @@ class Instances:
             spec = Spec(name, argv, environment, directory, allowance, cold.reference if cold and whole else "", engine)
             write_password(directory / PASSWORD_FILE, self._servers.admit("queue", name, access.warm(name)))
             instance.handle = self.driver.start(spec, instance.died)
+            self.save(instance)
         except BaseException:
+            if instance.handle is not None:
+                self.driver.stop(instance.handle, 0)
             self._servers.dismiss(name)
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        self.save(instance)
         return instance
 
     def whole(self, image: OperatorImage) -> bool:

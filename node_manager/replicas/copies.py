@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Lock
+from threading import Event, Lock, RLock
 
 import structlog
 
@@ -46,11 +46,12 @@ class Copies:
         self._node, self._deployments, self._across = node, deployments, across
         self._following: dict[Key, Follower] = {}
         self._stopping = Event()
-        self._lock = Lock()
+        # Whoever holds it may ask for that of the deployments, not the other way round.
+        self.lock = RLock()
 
     def keep_wanted(self) -> None:
         """Keep the copies that the registry wants here, and no others."""
-        with self._lock, self.state() as state:
+        with self.lock, self.state() as state:
             me, wanted = incarnation(state), set[Key]()
             for name, placed in self._across.placements():
                 copies = placed.replication
@@ -104,7 +105,7 @@ class Copies:
         if any(deployment.term(slot.number) != term for slot, term in zip(own, terms, strict=False) if deployment):
             raise Conflict(f"deployment {name!r} has slots on node {self._across.node} that were given to other nodes since")
         found = list[tuple[int | None, int]]()
-        with self._lock, self.state() as state:
+        with self.lock, self.state() as state:
             lost = copies.disks.get(self._across.node) != incarnation(state)
             there = numbers(state)
             for place in mine[len(own) :]:
@@ -123,7 +124,7 @@ class Copies:
     def taken(self, deployment: NodeDeployment) -> None:
         """Forget the copies that have become slots of the deployment, now that these are saved."""
         own = {slot.number for slot in deployment.own}
-        with self._lock, self.state() as state:
+        with self.lock, self.state() as state:
             for key, number in numbers(state).items():
                 if key[0] == deployment.name and number in own:
                     state.call("HDEL", REPLICAS, _field(key))
@@ -131,7 +132,7 @@ class Copies:
     def stop(self) -> None:
         """Follow nothing any more; the next manager goes on."""
         self._stopping.set()
-        with self._lock:
+        with self.lock:
             for follower in self._following.values():
                 follower.stop()
 

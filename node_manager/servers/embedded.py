@@ -262,15 +262,12 @@ class Servers:
                     start_new_session=True,
                     pass_fds=(claim,),
                 )
-            if process := proc.identify(child.pid):
-                self._launched = {p for p in self._launched if proc.alive(p)} | {process}
-                write_json(self._record(role), {"role": role, "process": asdict(process)})
-        try:
+            with proc.ended_unless(child):
+                if process := proc.identify(child.pid):
+                    self._launched = {p for p in self._launched if proc.alive(p)} | {process}
+                    write_json(self._record(role), {"role": role, "process": asdict(process)})
+        with proc.ended_unless(child):  # the next attempt needs its files
             server = self._started(role, child, log)
-        except BaseException:  # the next attempt needs its files
-            child.kill()
-            child.wait()
-            raise
         if server is None:
             return self._mended(role, child.returncode, log)
         if role == "queue":
@@ -376,8 +373,9 @@ class Servers:
             argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), home, str(self._settings.heartbeat_grace_ms)]
             null = subprocess.DEVNULL
             child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
-            if process := proc.identify(child.pid):
-                write_json(self._record(_WATCHDOG), asdict(process))
+            with proc.ended_unless(child):
+                if process := proc.identify(child.pid):
+                    write_json(self._record(_WATCHDOG), asdict(process))
             supervised.once("reap", child.wait, "watchdog")
 
 

@@ -168,11 +168,12 @@ class TlsRelay:
             null = subprocess.DEVNULL
             with log.open("wb") as out:
                 child = subprocess.Popen(command, stdin=null, stdout=out, stderr=out, start_new_session=True, cwd=self._directory)
-            most = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[1]
-            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (most, most))  # two descriptors for each connection
-            process = proc.identify(child.pid)
-            if process:
-                write_json(self._record, {"process": asdict(process), "asked": self._asked, "listen": self._listen})
+            with proc.ended_unless(child):
+                most = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[1]
+                resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (most, most))  # two descriptors for each connection
+                process = proc.identify(child.pid)
+                if process:
+                    write_json(self._record, {"process": asdict(process), "asked": self._asked, "listen": self._listen})
         supervised.once("reap", child.wait, "relay")
         deadline = time.monotonic() + _START_TIMEOUT_S
         while process and proc.alive(process):

@@ -47,7 +47,7 @@ class SlotDriver(SlotWorker):
         self._loading: WeakKeyDictionary[on.SlotLoad, Load] = WeakKeyDictionary()  # as long as a load is under way
         self._waiting = 0  # number of callers that wait for a change of the state
         self._changed = Condition()
-        self._ended: Future[None] = Future()
+        self._ended: Future[bool] = Future()
         self._does: dict[type[do.SlotEffect], Callable[[Any], Any]] = {
             do.Tell: self._tell,
             do.Report: lambda e: getattr(self.log, e.level)(e.what, **e.about),
@@ -81,9 +81,9 @@ class SlotDriver(SlotWorker):
         name, when = min(self._state.timers.items(), key=lambda timer: timer[1])
         return when, lambda: self._decide(on.TimerDue(name))
 
-    def _event(self, event: on.SlotEvent) -> None:
-        """Let the slot's thread decide about it. May be called from any thread."""
-        self.post(lambda: self._decide(event))
+    def _event(self, event: on.SlotEvent) -> bool:
+        """Let the slot's thread decide about it; False if that has ended. May be called from any thread."""
+        return self.post(lambda: self._decide(event))
 
     def _decide(self, event: on.SlotEvent) -> None:
         self._state.now = time.monotonic()
@@ -127,7 +127,8 @@ class SlotDriver(SlotWorker):
         except Exception as e:
             self.log.exception("load failed")
             error = OperatorError(f"{load.wanted.reference} could not be started on node {self.node.settings.node}: {e}")
-        self._event(on.LoadEnded(asked, load.instance, error))
+        if not self._event(on.LoadEnded(asked, load.instance, error)) and load.instance is not None:
+            self.node.instances.stop(load.instance, 0.0)  # the slot was stopped without waiting for it any longer
 
     def _attend(self, effect: do.Attend) -> None:
         instance = effect.instance
@@ -229,6 +230,7 @@ class SlotDriver(SlotWorker):
 
     def _finish(self, effect: do.Finish) -> None:
         self.join(effect.within_s)
+        dropped = False
         try:
             if effect.drop:
                 with contextlib.suppress(SlotBroken, ServerLost):
@@ -236,7 +238,8 @@ class SlotDriver(SlotWorker):
                         dead_letters.move(self.conn("state"), self.keys, effect.letters_to)
                 with contextlib.suppress(UdoError):
                     slot.drop_slot(self.conn("state"), self.conn("queue"), self.keys)
+                    dropped = True
                 self.node.servers.dismiss_lanes(self.keys)
         finally:
             self.end()
-            self._ended.set_result(None)
+            self._ended.set_result(dropped)

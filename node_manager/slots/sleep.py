@@ -43,7 +43,7 @@ class Doorbell:
         self._worker, self._servers, self._keys = worker, servers, keys
         self.wakes: deque[Wake] = deque(maxlen=KEPT_WAKES)
 
-    def listen(self, emitted: int, sleeps: Callable[[], bool], wake: Callable[[], None]) -> None:
+    def listen(self, emitted: int, sleeps: Callable[[], bool], wake: Callable[[], object]) -> None:
         """Wait for a frame after `emitted`, call `wake`, and wait for its answer. Return early if something else has ended this sleep."""
         while sleeps():
             try:

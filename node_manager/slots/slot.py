@@ -51,12 +51,11 @@ class Slot(SlotDriver):
 
     def _ask(self, event: on.SlotEvent) -> Future[Any]:
         """Post the event; return the outcome, if it is a request."""
-        if self.stopped:
-            raise engine.has_been_stopped(self._state)
         done: Future[Any] = Future()
         if isinstance(event, on.SlotRequest):
             self._asked[event] = done
-        self._event(event)
+        if self.stopped or not self._event(event):
+            raise engine.has_been_stopped(self._state)
         return done
 
     def serve(self, wanted: Wanted) -> None:
@@ -113,8 +112,9 @@ class Slot(SlotDriver):
         if role == "queue":
             self._event(on.QueueLost())
 
-    def stop(self, *, drop: bool, letters_to: SlotKeys | None = None) -> Future[None]:
-        """Stop all instances; with `drop` also remove every key of the slot, but move dead letters to the slot `letters_to`, if given."""
+    def stop(self, *, drop: bool, letters_to: SlotKeys | None = None) -> Future[bool]:
+        """Stop all instances; with `drop` also remove every key of the slot, but move dead letters to the slot `letters_to`, if given. The
+        result: whether they were removed."""
         self._event(on.StopAsked(drop, letters_to, self.node.settings.stop_grace_s + 6))
         return self._ended
 

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import structlog
@@ -36,6 +36,7 @@ class SlotWorker:
         self._conns: dict[Role, Connection] = {}
         self._beside: set[Thread] = set()
         self._over = Event()
+        self._last, self._closed = Lock(), False  # guards the inbox against a step behind the last one that is taken
 
     @property
     def stopped(self) -> bool:
@@ -60,8 +61,10 @@ class SlotWorker:
             with contextlib.suppress(Empty):
                 step = self._inbox.get(timeout=max(0.0, when - time.monotonic()))
             self._take(step)
-        with contextlib.suppress(Empty):
-            while True:  # callers that came meanwhile get the error
+        while not self._closed:  # callers that came meanwhile get the error
+            with self._last:
+                self._closed = self._inbox.empty()
+            if not self._closed:
                 self._take(self._inbox.get_nowait())
         self.disconnect()
 
@@ -75,9 +78,12 @@ class SlotWorker:
             supervised.failed(self.kind, self._name)
             self.disconnect()  # replies may still arrive
 
-    def post(self, step: Step) -> None:
-        """Append a step to the inbox. May be called from any thread."""
-        self._inbox.put(step)
+    def post(self, step: Step) -> bool:
+        """Append a step to the inbox; False if the thread has ended, and takes it no more. May be called from any thread."""
+        with self._last:
+            if not self._closed:
+                self._inbox.put(step)
+            return not self._closed
 
     def beside(self, work: Step) -> None:
         """Run this in a thread of its own."""

@@ -79,6 +79,15 @@ def test_an_oscillating_load_never_makes_it_flap(tmp_path: Path, policy: str, pe
     assert replays(tmp_path)
 
 
+def test_a_load_is_given_back_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    plant = SimulatedPlant(lambda at_s: 250 if at_s < 900 else 10, automatic("fuzzy"))
+    made = Controllers(plant, tmp_path, lambda: 1_000_000.0 + plant.now_s - (HOUR_S if plant.now_s > 900 else 0), every_s=10.0)
+    for _ in range(2700):  # the clock shows less than at first all the time
+        plant.second()
+        made.tick(plant.now_s)
+    assert len(plant.slots) == 1 < max(slots for _, slots in plant.steps) and replays(tmp_path)
+
+
 def test_in_mode_advise_the_same_is_decided_and_nothing_is_done(tmp_path: Path) -> None:
     plant = SimulatedPlant(lambda _: 250, replace(automatic("fuzzy"), mode=ADVISE))
     run(plant, tmp_path, 600)

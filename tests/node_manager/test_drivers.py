@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import queue
+import resource
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -321,6 +326,33 @@ def test_a_log_beyond_its_bound_is_moved_aside_and_the_tail_spans_both(tmp_path:
 
     assert log.read_text() == "after\n"
     assert logfile.tail(log, 2) == ["999", "after"]
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-9, "killed by signal 9 (SIGKILL)"), (-35, "killed by signal 35"), (-70, "killed by signal 70"), (3, "exit status 3")],
+)
+def test_how_an_instance_ended_is_told_whatever_ended_it(code: int, how: str) -> None:
+    """Real-time signals have no names: 34 to 64, and more on some machines."""
+    assert str(Exit(code)) == how
+
+
+def test_a_sandbox_is_heard_on_a_descriptor_of_any_number(tmp_path: Path) -> None:
+    """As on a node with many instances: `select.select` takes numbers below 1024 only."""
+    (limit, most), number = resource.getrlimit(resource.RLIMIT_NOFILE), 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, number + 1), most))
+    child = subprocess.Popen(["true"])
+    child.wait()
+    reading, writing = os.pipe()
+    try:
+        with open(writing, "wb") as tells, open(fcntl.fcntl(reading, fcntl.F_DUPFD, number), "rb", buffering=0) as told:
+            tells.write(json.dumps({"child-pid": child.pid}).encode())
+            tells.flush()
+            found = ProcessDriver()._identify(child, told, Spec("x", (), {}, tmp_path))
+        assert found["pid"] == child.pid
+    finally:
+        os.close(reading)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
 
 
 def test_an_instance_that_ends_is_reported_although_its_children_go_on(bench: Bench) -> None:

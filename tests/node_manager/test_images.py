@@ -15,7 +15,9 @@ import pytest
 
 from node_manager.config import InstanceConfig
 from node_manager.drivers import runtime_base
+from node_manager.images import listing
 from node_manager.images.images import Images, OperatorImage
+from node_manager.instances import instance_files
 from udo_protocol.errors import OperatorError, ProtocolError, Unavailable, UsageError
 from udo_protocol.formats.manifest import Manifest
 
@@ -64,6 +66,14 @@ def test_an_image_is_pulled_once_and_found_again_after_a_restart(tmp_path: Path)
     assert again.manifest == MANIFEST
     assert source.fetched == 1
     assert [p.name for p in store.iterdir()] == ["sha256-" + "a" * 64]
+
+
+def test_the_digest_of_another_operators_image_is_not_taken_for_one_of_this_operator(tmp_path: Path) -> None:
+    store, source = tmp_path / "images", Source(tmp_path)
+    store.mkdir()
+    other = Images(store, source).get("t", "1")
+    with pytest.raises(Unavailable, match=f"operator fraud@{other.digest} is not on this node"):
+        Images(store).get("fraud", digest=other.digest)
 
 
 def spoilt(image: OperatorImage, how: str) -> None:
@@ -194,6 +204,18 @@ def test_the_runtime_base_links_only_what_an_operator_may_see(tmp_path: Path) ->
 def test_a_deployments_files_stay_inside_the_instances_directory(path: str) -> None:
     with pytest.raises(UsageError, match="relative path"):
         InstanceConfig.parse({"files": {path: ""}})
+
+
+def test_a_deployments_file_replaces_the_operators_in_the_instance_and_the_image_stays_as_it_is(tmp_path: Path) -> None:
+    """As for an instance that was started for its operator, whose code is there already."""
+    store, directory = tmp_path / "images", tmp_path / "instance"
+    store.mkdir()
+    directory.mkdir()
+    image = Images(store, Source(tmp_path)).get("t", "1")
+    instance_files.place(image, directory)
+    instance_files.put(directory, "code/op.py", b"x = 2\n")
+    assert (directory / "code" / "op.py").read_text() == "x = 2\n"
+    assert listing.damage(image.directory, contents=True) == ""
 
 
 def test_of_unused_images_the_latest_are_kept_and_the_others_named_for_the_driver_to_forget(tmp_path: Path) -> None:

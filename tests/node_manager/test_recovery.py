@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -18,16 +19,27 @@ from pathlib import Path
 import psutil
 import pytest
 
+from node_manager.__main__ import run
+from node_manager.config import Release
+from node_manager.drivers.base import Handle, OnExit, Spec
+from node_manager.files import lock
+from node_manager.instances.instances import Instance
 from node_manager.manager import Manager
 from node_manager.rpc.slot_status import asked
-from node_manager.servers import access, watchdog
+from node_manager.servers import access, embedded, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
 from node_manager.servers.embedded import Servers
 from node_manager.settings import NodeSettings
+from node_manager.slots import events as on
+from node_manager.slots import loading
+from node_manager.slots.loading import Load
+from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
-from udo_protocol.errors import ServerLost, UdoError, Unavailable, UsageError
+from tests.support.slot_world import version
+from udo_protocol import supervised
+from udo_protocol.errors import Conflict, ServerLost, UdoError, Unavailable, UsageError
 from udo_protocol.queue import slot
 from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
@@ -194,6 +206,32 @@ def test_a_stop_while_an_operator_is_loaded_ends_who_waits_and_what_is_asked_for
         deploying.result(1)
 
 
+def test_a_slot_that_has_ended_keeps_nobody_waiting_and_what_was_still_loading_is_ended(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, late = version("1"), Instance("late", Path("/nowhere"), "warm")
+    begun, go_on, ended = threading.Event(), threading.Event(), list[Instance]()
+
+    def run(load: Load, *_: object) -> None:
+        begun.set()
+        assert go_on.wait(bound(20))
+        load.instance = late
+
+    monkeypatch.setattr(loading, "run", run)
+    monkeypatch.setattr(manager.instances, "stop", lambda instance, grace_s: ended.append(instance))
+    slot_ = Slot(manager._node, "d", 0)
+    slot_.serve(wanted)
+    assert begun.wait(bound(20))
+    slot_._event(on.StopAsked(False, None, 0.0))
+    wait_until(lambda: not any(t.name == "slot-d-0" for t in threading.enumerate()), 20, "the slot's thread to end")
+    with monkeypatch.context() as before:
+        before.setattr(Slot, "stopped", False)  # as a caller saw it that comes just before the end
+        with pytest.raises(Unavailable, match="stopped"):
+            slot_.prepare(wanted)
+    go_on.set()
+    wait_until(lambda: ended == [late], 20, "the instance to be ended")
+
+
 def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home: Path) -> None:
     """The deployment was still pulling its image when the stop came."""
     digest = put_image(home, add(1))
@@ -201,6 +239,30 @@ def test_a_manager_that_is_stopping_begins_no_deployment(manager: Manager, home:
     with pytest.raises(Unavailable, match="n is stopping"):
         manager.deploy(WantedDeployment("d", "t", "1", digest), 600)
     assert manager.deployments.slots() == []
+
+
+def test_what_fails_because_the_manager_stops_changes_nothing_of_what_is_wanted(manager: Manager, home: Path) -> None:
+    """A canary that is loading is given up when its slot stops, after the table of deployments was emptied."""
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
+    deployment, digest = manager.deployments.find("d"), put_image(home, HANGS, version="2")
+    starting = ThreadPoolExecutor(1).submit(manager.canaries.start, "d", "u", Release("2", digest), 50)
+    wait_until(lambda: any(s.wanted for s in deployment.beside.values()), 10, "the canary to be loaded")
+    manager.stop()
+    with pytest.raises(Unavailable, match="removed"):
+        starting.result(bound(30))
+    assert [kept["name"] for kept in manager.deployments.kept()] == ["d"]
+    for begin in (lambda: manager.scaling.new(deployment), lambda: manager.lanes.slot(deployment, digest, 1)):
+        with pytest.raises(Unavailable, match="n is stopping"):
+            begin()
+
+
+def test_a_stop_of_which_a_step_fails_leaves_nothing_running_either(manager: Manager, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.deploy(WantedDeployment("d", "t", "1", put_image(home, add(1))), 30)
+    before = supervised.errors().get("stop", 0)
+    monkeypatch.setattr(manager.meter, "save", no_space)
+    manager.stop()
+    assert supervised.errors()["stop"] == before + 1
+    assert Daemon(home).processes() == [] and list(home.rglob("*.sock")) == []
 
 
 def test_without_a_manager_everything_stops_after_the_grace(home: Path) -> None:
@@ -295,6 +357,19 @@ def test_a_second_manager_on_the_same_home_is_refused_by_name(daemon: Daemon) ->
     assert daemon.api.healthy()
 
 
+def test_a_second_manager_changes_nothing_in_the_home(home: Path) -> None:
+    settings = NodeSettings(home, "n")
+    settings.prepare()
+    held = lock(home / "lock", "")
+    try:
+        before = sorted(home.rglob("*"))
+        with pytest.raises(Conflict, match="already runs with home"):
+            run(settings, threading.Event())
+        assert sorted(home.rglob("*")) == before
+    finally:
+        os.close(held)
+
+
 @pytest.mark.short
 def test_a_lost_queue_server_is_started_again_and_new_lanes_are_served(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
@@ -359,6 +434,46 @@ def test_a_stop_while_a_server_is_started_again_leaves_none_behind(home: Path, a
     living = psutil.process_iter(["cmdline", "status"])
     assert [p for p in living if p.info["status"] != "zombie" and any(str(home) in w for w in p.info["cmdline"] or ())] == []
     assert list(home.rglob("*.sock")) == []
+
+
+@pytest.mark.parametrize("role", ["queue", "state"])
+def test_a_server_whose_record_cannot_be_written_is_ended_and_the_next_one_starts(
+    home: Path, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(home, "n")
+    settings.prepare()
+    servers = Servers(settings, lambda role: None)
+    try:
+        with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+            full.setattr(embedded, "write_json", no_space)
+            servers._launch(role)
+        assert psutil.pid_exists(servers._launch(role).process.pid)
+        with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+            full.setattr(embedded, "write_json", no_space)
+            servers._start_watchdog()
+        assert [p for p in Daemon(home).processes() if any("watchdog.py" in word for word in p.cmdline())] == []
+    finally:
+        servers.stop()
+
+
+def test_an_instance_whose_record_cannot_be_written_is_ended(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until(lambda: len(manager.pool._warm) == manager.settings.warm, 20, "the warm instances")
+    start, handles = manager.driver.start, list[Handle]()
+
+    def started(spec: Spec, on_exit: OnExit) -> Handle:
+        handles.append(start(spec, on_exit))
+        return handles[-1]
+
+    monkeypatch.setattr(manager.driver, "start", started)
+    monkeypatch.setattr(manager.instances, "save", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        manager.instances.start()
+    assert [manager.driver.inspect(handle).running for handle in handles] == [False]
+    assert not Path(handles[0].directory).exists()
+
+
+def no_space(*_: object, **options: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_servers_listen_on_private_unix_sockets_only_and_know_the_slot_log(home: Path) -> None:

@@ -12,15 +12,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from node_manager.manager import Manager
+from node_manager.replicas.copies import COPIES_FROM
 from node_manager.servers.access import connect
 from tests.conftest import bound, wait_until
+from tests.node_manager.conftest import add, put_image
 from tests.support.canaries import Watched
 from tests.support.keyed_node import exported
 from tests.support.lanes import opened
@@ -34,8 +38,11 @@ from udo_cli import state_file
 from udo_cli.platform import remote
 from udo_cli.text import inspect_text
 from udo_protocol.errors import Conflict, UdoError, Unavailable
-from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.queue.keys import REPLICAS, SlotKeys
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import replication
+from udo_protocol.state.group_map import FIRST_VERSION
+from udo_protocol.state.placement import Placement, Replication
 
 pytestmark = pytest.mark.long
 
@@ -57,6 +64,49 @@ def stopped(cluster: Nodes, node: str) -> Iterator[None]:
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
+
+
+class Announced:
+    """A lock that tells when somebody asks for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self.asked = lock, Event()
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_deployment_can_begin_while_the_node_looks_which_copies_it_is_to_keep(
+    manager: Manager, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one asks for copies that are to become its slots, the other for slots that were made of its copies."""
+    copies, wanted = manager.copies, WantedDeployment("d", "t", "1", put_image(home, add(1)))
+    place = Placement(1, ("n",), False, made=1, replication=Replication(1, {"n": manager.incarnation}, ((),), ({},), (FIRST_VERSION,)))
+    across = SimpleNamespace(node="n", find=lambda name: place, placements=lambda: [("d", place)])
+    lock, in_use = Announced(copies.lock), copies.in_use
+    monkeypatch.setattr(copies, "_across", across)
+    monkeypatch.setattr(copies, "lock", lock)
+    with copies.state() as state:
+        state.call("HSET", REPLICAS, "1 0 gone", COPIES_FROM)  # the copy of a slot that is not placed here any more
+    deploying = Thread(target=manager.deploy, args=(wanted, 30), daemon=True)
+
+    def looked(name: str, number: int) -> bool:
+        lock.asked.clear()
+        deploying.start()
+        assert lock.asked.wait(bound(20))
+        return in_use(name, number)
+
+    monkeypatch.setattr(copies, "in_use", looked)
+    keeping = Thread(target=copies.keep_wanted, daemon=True)
+    keeping.start()
+    keeping.join(bound(20))
+    assert not keeping.is_alive(), "each waits for the other"
+    deploying.join(bound(30))
+    assert not deploying.is_alive() and manager.deployments.get("d") is not None
 
 
 def test_what_was_ended_is_on_another_node_when_a_node_is_lost_with_its_disk_also_behind_an_update(cluster: Nodes) -> None:

@@ -11,24 +11,28 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from elasticity.scaling.journal_rows import rows_of
+from node_manager.deployments import scale_out
+from node_manager.manager import Manager
 from node_manager.servers import access
 from tests.conftest import wait_until
-from tests.node_manager.conftest import Daemon
+from tests.node_manager.conftest import Daemon, put_image
 from tests.support.keyed_node import exported
 from tests.support.keyed_slots import COUNT, Oracle, again_and_again, between, counted, events
 from tests.support.split_attempt import Job
 from udo_cli import state_file
 from udo_cli.commands.events import replayed
 from udo_protocol import ranges
-from udo_protocol.errors import Conflict, UdoError, UsageError
+from udo_protocol.errors import Conflict, UdoError, UsageError, WaitTimeout
 from udo_protocol.queue import slot as log
 from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state import moving
 
 pytestmark = pytest.mark.long
@@ -142,6 +146,27 @@ def test_slots_that_stand_ready_take_over_in_the_middle_of_an_attempt_and_others
     assert running(ready) == []
     query.epoch()
     query.judge()
+
+
+def test_a_take_over_that_fails_again_and_again_is_gone_on_with_by_one_thread(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = put_image(manager.settings.home, COUNT.format(version=1), key=["a"])
+    manager.deploy(WantedDeployment("d", "t", "1", digest), 30)
+    kept, tries = list[Callable[[], None]](), list[int]()
+
+    def scale(name: str, slots: int, *_: object) -> None:
+        tries.append(slots)
+        if len(tries) < 4:
+            raise WaitTimeout("its slots are still loading")
+
+    monkeypatch.setattr(scale_out, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(manager.scaling, "scale", scale)
+    monkeypatch.setattr(scale_out, "supervised", SimpleNamespace(keep=lambda kind, work, over, about: kept.append(work)))
+    with pytest.raises(WaitTimeout):
+        manager.scale_outs.scale("d", 2, 10)
+    (going_on,) = kept
+    going_on()
+    assert tries == [2] * 4 and len(kept) == 1
+    assert manager.deployments.find("d").preparation is None
 
 
 def test_a_slot_that_stands_ready_may_read_what_it_is_going_to_have_and_no_longer_than_that(daemon: Daemon) -> None:

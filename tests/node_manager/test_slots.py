@@ -7,15 +7,21 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import RLock
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from node_manager.deployments.lanes import Lanes
 from node_manager.servers import access
-from tests.conftest import wait_until
+from tests.conftest import bound, wait_until
 from tests.support import cluster
 from tests.support.cluster import Cluster
 from udo_protocol.errors import Conflict, UsageError
+from udo_protocol.queue import slot as log
 
 # Answers with a number drawn at its start, which identifies the process, and with its version; fails on -1.
 WHO = """
@@ -60,6 +66,38 @@ def test_new_lanes_go_to_the_slot_with_the_fewest(cluster: Cluster) -> None:
     for k in gone:
         lanes[k].end.close()
     assert [cluster.lane().ask(0) for _ in gone] == [processes[0]] * 2, "where lanes were closed there is room"
+
+
+class Answering:
+    """A slot that answers, as a choice between slots sees it."""
+
+    def __init__(self) -> None:
+        self.keys, self.chosen_at = None, 0.0
+
+    def view(self) -> Any:
+        return SimpleNamespace(owner="i")
+
+
+def test_the_queue_server_is_asked_for_lanes_while_others_may_look_at_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, slots, lanes = RLock(), [Answering(), Answering()], iter([[1, 0], [0, 0], [0, 0]])
+
+    def free() -> bool:
+        if taken := lock.acquire(blocking=False):
+            lock.release()
+        return taken
+
+    def open_lanes(*_: object) -> list[int]:
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(free).result(bound(10)), "status and lanes of all deployments wait"
+        return next(lanes)
+
+    monkeypatch.setattr(log, "open_lanes", open_lanes)
+    node: Any = SimpleNamespace(servers=SimpleNamespace(connect=lambda role: SimpleNamespace(close=lambda: None)))
+    nothing: Any = None
+    deployments: Any = SimpleNamespace(lock=lock)
+    opened = Lanes(node, deployments, nothing, nothing, nothing, None)
+    deployment: Any = SimpleNamespace(canary=None, own=slots)
+    assert [slots.index(opened._own_or_canary(deployment)) for _ in range(3)] == [1, 0, 1]  # type: ignore[arg-type]
 
 
 def test_scaling_up_and_down_disturbs_no_lane_and_leaves_nothing_behind(idle_soon: Cluster) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from node_manager.admin.state import States
 from node_manager.config import Release
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
+from node_manager.settings import NodeSettings
 from node_manager.slots.slot import Slot
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, put_image
@@ -29,9 +31,11 @@ from tests.support.diffs import traces
 from tests.support.keyed_node import COUNT, KEYED, exported, imported
 from tests.support.split_attempt import Job
 from udo_cli import state_file
-from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, StateLost, Unavailable, UsageError
+from udo_protocol.errors import Conflict, LaneExpired, NotFound, SchemaError, ServerLost, StateLost, Unavailable, UsageError, WaitTimeout
 from udo_protocol.node.api import NodeClient
 from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue import slot as log
+from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
 from udo_protocol.state.pieces import StoredGroup
 
@@ -175,6 +179,65 @@ def test_undeploying_with_sessions_asks_for_drop_state(daemon: Daemon, attempt: 
     daemon.api.undeploy("d", drop_state=True)
     daemon.deploy(COUNT, **KEYED, version="2")
     assert daemon.api.sessions("d").sessions == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_deployment_has_nothing_of_a_former_one_of_its_name_whose_removal_was_interrupted(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    wanted, home = WantedDeployment("d", "t", "1", put_image(manager.settings.home, COUNT, **KEYED)), manager.settings.home
+    manager.deploy(wanted, 30)
+    keys = manager.deployments.find("d").slot.keys
+    States(manager).begin_import("d", "q", 1, 0, replace=False)
+
+    def lost(*_: object) -> None:
+        raise ServerLost("the state server is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(log, "drop_slot", lost)
+        manager.undeploy("d")
+        with pytest.raises(ServerLost):
+            manager.deploy(wanted, 30)
+        if restarted:
+            manager.stop()
+    if restarted:
+        manager = Manager(NodeSettings(home, "n"))
+        manager.lock_home()
+        manager.start()
+    try:
+        assert manager.deployments.left() == ([] if restarted else [keys])
+        manager.deploy(wanted, 30)
+        assert States(manager).sessions("d") == []
+        assert "removing" not in json.loads((home / "wanted.json").read_text())
+    finally:
+        if restarted:
+            manager.stop()
+
+
+def test_a_change_of_state_has_the_time_that_the_operator_may_take_to_load_and_is_not_made_later() -> None:
+    asked, waits, plans = list[Any](), list[float](), list[Any]()
+
+    def change_state(work: Any) -> Any:
+        asked.append(work)
+        return SimpleNamespace(result=result)
+
+    def result(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        raise TimeoutError
+
+    def plan(*parts: Any) -> list[Any]:
+        plans.append(parts)
+        return []
+
+    wanted = SimpleNamespace(image=SimpleNamespace(manifest=SimpleNamespace(limits=SimpleNamespace(open_timeout_s=500.0))))
+    slot: Any = SimpleNamespace(deployment="d", keys=SlotKeys("d", 0), wanted=wanted, change_state=change_state)
+    servers = SimpleNamespace(connect=lambda role: SimpleNamespace(close=lambda: None))
+    manager: Any = SimpleNamespace(servers=servers, mirrors=SimpleNamespace(end=lambda name: None))
+    with pytest.raises(WaitTimeout):
+        States(manager)._change(slot, "q", plan, lambda: None)
+    with pytest.raises(WaitTimeout):
+        asked[0](None, None, 1)
+    assert waits[0] > 500 and len(plans) == 1, "it is planned once, to see whether it may be made"
 
 
 def test_unknown_sessions_and_stateless_deployments_are_named(daemon: Daemon, attempt: Open) -> None:

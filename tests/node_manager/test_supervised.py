@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Full, Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -271,6 +272,34 @@ def test_a_slots_log_is_followed_on_when_following_it_raises(tmp_path: Path, cou
     finally:
         stop.set()
     assert once.raised and counted("logs") == 1
+
+
+def test_a_log_is_followed_no_faster_than_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, sizes, stop = threading.Event(), list[int](), threading.Event()
+
+    class Watched(Queue[logs.Line]):
+        def put(self, *args: Any, **options: Any) -> None:
+            try:
+                super().put(*args, **options)
+            except Full:
+                sizes.append(self.qsize())
+                full.set()
+                raise
+
+    monkeypatch.setattr(logs, "Queue", Watched)
+    monkeypatch.setattr(logs, "_WAITING", 10)
+    owner = SimpleNamespace(name="i1", exited=threading.Event(), directory=tmp_path, assigned=SimpleNamespace(version="1"))
+    slot = SimpleNamespace(deployment="d", number=0, view=lambda: SimpleNamespace(owner=owner))
+    deployment: Any = SimpleNamespace(name="d", own=[slot], slots=[])
+    manager: Any = SimpleNamespace(settings=SimpleNamespace(logs=tmp_path), deployments={"d": deployment})
+    (tmp_path / "log").write_text("".join(f"{n}\n" for n in range(100)), "utf-8")
+    lines = logs.read(manager, deployment, tail_lines=0, follow=True, stop=stop)
+    try:
+        assert next(lines).text == "0"
+        assert full.wait(bound(20)) and sizes[0] == 10
+        assert [next(lines).text for _ in range(99)] == [str(n) for n in range(1, 100)]
+    finally:
+        stop.set()
 
 
 def test_an_instance_whose_watching_raises_is_still_reported_when_it_ends(

@@ -6,6 +6,7 @@ The tests share the node, and each leaves it as it was.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -20,8 +21,10 @@ from urllib.parse import urlsplit
 
 import grpc
 import httpx
+import psutil
 import pytest
 
+from node_manager.servers import tls_relay
 from node_manager.servers.tls_relay import TlsRelay
 from tests.conftest import bound, wait_until
 from tests.node_manager.conftest import Daemon, Lane, add
@@ -269,6 +272,24 @@ def test_listening_without_certificates_or_on_what_is_no_address_is_refused(home
         home_daemon.start(*options, wait=False)
         assert home_daemon.process is not None and home_daemon.process.wait(bound(60)) == 1
         assert expected in home_daemon.log()
+
+
+def test_a_relay_whose_record_cannot_be_written_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_relay()
+    (tmp_path / "servers").mkdir()
+    relay = TlsRelay(tmp_path, "127.0.0.1:0", signed(tmp_path / "certs", "node"), tmp_path / "queue.sock")
+    relay.choose_port()
+    write = tls_relay.write_json
+
+    def full(path: Path, value: object) -> None:
+        if path == relay._record:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, value)
+
+    monkeypatch.setattr(tls_relay, "write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        relay.start()
+    assert [p for p in psutil.Process().children() if any(str(tmp_path) in word for word in p.cmdline())] == []
 
 
 def test_who_looks_after_the_relay_goes_on_when_it_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

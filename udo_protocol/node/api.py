@@ -284,7 +284,7 @@ class NodeClient:
         """Write a session: a header, then pieces. Conflict while it is in use, or if it exists and is not to be replaced."""
         return self._call("StateImport", parts, timeout_s)  # type: ignore[no-any-return]
 
-    def drop_state(self, deployment: str, session: str, *, force: bool = False, timeout_s: float = 120.0) -> pb.StateDropReply:
+    def drop_state(self, deployment: str, session: str, *, force: bool = False, timeout_s: float = 600.0) -> pb.StateDropReply:
         """Remove a session. Conflict while it is in use, unless forced."""
         request = pb.StateDropRequest(deployment=deployment, session=session, force=force)
         return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
