@@ -62,6 +62,11 @@ class Elasticity:
         made._check_settings()
         return made
 
+    @classmethod
+    def stored(cls, data: Mapping[str, Any] | None) -> Elasticity:
+        """What has been parsed before, to be shown. It is not checked again: a later release may have become stricter."""
+        return cls(**(data or {}))
+
     def _check_settings(self) -> None:
         known = policies.shipped()["scaling"]
         if self.policy not in known or self.policy in _AROUND:  # a node loads no code that a deployment names

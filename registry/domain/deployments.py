@@ -144,7 +144,7 @@ def _described(session: Session, d: Deployment, there: Presence, members: Mappin
         "files": sorted(d.files),
         "slots": d.slots,
         "placement": d.placement,
-        "elasticity": Elasticity.parse(d.elasticity).record(),
+        "elasticity": Elasticity.stored(d.elasticity).record(),
         "application": members.get(d.name, {}).get("name"),
         "policy": d.policy,
         "limits": d.limits,

@@ -177,6 +177,15 @@ def test_a_list_of_deployments_reads_the_applications_once(fifty: Store) -> None
     assert len([s for s in statements if "FROM applications" in s]) == 1
 
 
+def test_a_deployment_is_listed_whose_rules_an_earlier_release_has_accepted(fifty: Store) -> None:
+    with fifty.write() as session:
+        deployments.find(session, "d7").elasticity = {"mode": "auto", "settings": {"rules": "[inputs.weather]"}}
+    with fifty.read() as session:
+        found = deployments.everything(session, Presence([], {}))
+    (shown,) = [d["elasticity"] for d in found if d["name"] == "d7"]
+    assert len(found) == 50 and shown["settings"] == {"rules": "[inputs.weather]"}
+
+
 def test_deploying_what_was_never_pushed_names_the_near_operators(deployed: tuple[Registry, str]) -> None:
     client, name = deployed
     with pytest.raises(errors.NotFound, match=name):
