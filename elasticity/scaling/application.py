@@ -6,7 +6,7 @@ Pure functions: `sla` decides on one sample, with a token bucket for memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elasticity.scaling import edf
 from elasticity.scaling.edf import Bucket
@@ -82,14 +82,12 @@ def sla(sample: ApplicationSample, memory: Bucket | None, settings: SlaSettings)
     """
     bucket = memory or Bucket()
     down_ms = min(sum(part.down_ms for part in sample.chain), 1000 * _passed_s(bucket, sample.at_s))
-    spent = (*bucket.spent, (sample.at_s, down_ms)) if down_ms else bucket.spent
-    spent = tuple((at_s, ms) for at_s, ms in spent if sample.at_s - at_s < edf.DOWNTIME_WINDOW_S)
-    bucket, known = replace(bucket, spent=spent), response(sample)
+    bucket, known = bucket.measured(sample.at_s, down_ms).recent(sample.at_s), response(sample)
     missing = "; ".join(f"{part.deployment}: {part.missing}" for part in sample.chain if part.missing)
     worried = known is not None and known > settings.beta * settings.response_ms
     token_s = None if missing else (settings.token_s if worried else settings.idle_token_s) or None
     bucket = edf.refill(bucket, sample.at_s, token_s, settings.capacity)
-    down_ms = sum(ms for _, ms in spent)
+    down_ms = sum(ms for _, ms in bucket.spent)
     if missing:
         return ApplicationDecision(known, down_ms, (), tuple((p, f"no figures of {missing}") for p in sample.proposals)), bucket
     share = None if settings.downtime_percent is None else settings.downtime_percent / 100

@@ -33,12 +33,34 @@ Step = TypeVar("Step", bound=Costed)
 
 @dataclass(frozen=True)
 class Bucket:
-    """The token bucket: its tokens, the part of the next one already earned, and recent downtime."""
+    """The token bucket: its tokens, the part of the next one already earned, and recent downtime.
+
+    spent: measured; reserved: expected of granted steps, and not measured so far. Both are (when, ms).
+    """
 
     tokens: int = 0
     earned: float = 0.0  # part of the next token
     at_s: float | None = None
-    spent: tuple[tuple[float, float], ...] = ()  # (when, downtime in ms)
+    spent: tuple[tuple[float, float], ...] = ()
+    reserved: tuple[tuple[float, float], ...] = ()
+
+    def measured(self, at_s: float, down_ms: float) -> Bucket:
+        """The bucket after down_ms of downtime. It is taken from what is reserved, oldest first: a step's downtime counts once."""
+        left, reserved = down_ms, list[tuple[float, float]]()
+        for when, ms in self.reserved:
+            paid = min(ms, left)
+            left -= paid
+            if ms > paid:
+                reserved.append((when, ms - paid))
+        return replace(self, spent=(*self.spent, (at_s, down_ms)) if down_ms else self.spent, reserved=tuple(reserved))
+
+    def recent(self, at_s: float) -> Bucket:
+        """The bucket without the downtime that has left the window."""
+
+        def within(pairs: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+            return tuple((when, ms) for when, ms in pairs if at_s - when < DOWNTIME_WINDOW_S)
+
+        return replace(self, spent=within(self.spent), reserved=within(self.reserved))
 
 
 @dataclass(frozen=True)
@@ -171,19 +193,21 @@ def application_manager(
     proposals: Iterable[Step], bucket: Bucket, at_s: float, downtime_share: float | None
 ) -> tuple[list[Step], list[tuple[Step, str]], Bucket]:
     """The global policy (section 3.2): granted plans, declined ones with the reason, and the bucket afterwards."""
-    spent = tuple((when, ms) for when, ms in bucket.spent if at_s - when < DOWNTIME_WINDOW_S)
+    bucket = bucket.recent(at_s)
     granted, declined, tokens = list[Step](), list[tuple[Step, str]](), bucket.tokens
+    down_ms, reserved = sum(ms for _, ms in (*bucket.spent, *bucket.reserved)), bucket.reserved
     for p in sorted(proposals, key=lambda p: p.gain / max(p.cost_ms, 1e-3), reverse=True):
         budget_ms = float("inf") if downtime_share is None else 1000 * downtime_share * DOWNTIME_WINDOW_S
         if tokens < 1:
             declined.append((p, "no token"))
-        elif sum(ms for _, ms in spent) + p.cost_ms > budget_ms:
+        elif down_ms + p.cost_ms > budget_ms:
             declined.append((p, "the downtime of the last hour allows no more"))
         else:
             granted.append(p)
             tokens -= 1
-            spent = (*spent, (at_s, p.cost_ms))
-    return granted, declined, replace(bucket, tokens=tokens, spent=spent)
+            down_ms += p.cost_ms
+            reserved = (*reserved, (at_s, p.cost_ms))
+    return granted, declined, replace(bucket, tokens=tokens, reserved=reserved)
 
 
 def refill(bucket: Bucket, at_s: float, token_s: float | None, capacity: int) -> Bucket:

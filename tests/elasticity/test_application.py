@@ -82,10 +82,22 @@ def test_downtime_that_was_measured_and_that_steps_cost_stays_within_the_sla() -
     m.decide(seen(0))
     assert operators(m.decide(seen(60, proposal("count", cost_ms=1000.0), down_ms=2000)).decision.granted) == ["count"]
     over = m.decide(seen(120, proposal("count", cost_ms=1000.0))).decision
-    assert over.down_ms == 3000.0 and [why for _, why in over.declined] == ["the downtime of the last hour allows no more"]
+    assert over.down_ms == 2000.0 and [why for _, why in over.declined] == ["the downtime of the last hour allows no more"]
     assert kept(over, 200.0, 0.1) and not kept(over, 200.0, 0.05)
     later = m.decide(seen(3800, proposal("count", cost_ms=1000.0))).decision
     assert later.down_ms == 0.0 and operators(later.granted) == ["count"], "an hour later it is forgotten"
+
+
+def test_the_downtime_of_a_granted_step_counts_once_when_it_has_been_measured() -> None:
+    """The limit is 3.6 s; a step is expected to cost 1 s, and so it does, in two samples."""
+    m, ask = manager(downtime_percent=0.1), proposal("count", cost_ms=1000.0)
+    m.decide(seen(0))
+    for n in range(3):
+        assert operators(m.decide(seen(60 + 120 * n, ask)).decision.granted) == ["count"], f"{n} s of 3.6 s have been used"
+        m.decide(seen(100 + 120 * n, down_ms=400))
+        assert m.decide(seen(119 + 120 * n, down_ms=600)).decision.down_ms == 1000 * (n + 1)
+    over = m.decide(seen(480, ask)).decision
+    assert [why for _, why in over.declined] == ["the downtime of the last hour allows no more"]
 
 
 @given(
