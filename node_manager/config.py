@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -42,6 +42,9 @@ class InstanceConfig:
             if p.is_absolute() or ".." in p.parts or not p.parts or p.parts[0] in _OURS:
                 raise UsageError(f"a deployment's file must be a relative path inside the instance's directory, got {path!r}")
         env, secret, files, limits = (data.get(n) or {} for n in ("env", "secrets", "files", "limits"))
+        for bound in fields(SlotLimits):
+            if not isinstance(value := limits.get(bound.name, 1), int | float) or not float(value).is_integer():
+                raise UsageError(f"limit {bound.name}: expected a whole number, got {value!r}")
         bounds = SlotLimits.of(limits)
         if loaders := [name for name in (*env, *secret) if _LOADERS.match(name)]:
             raise UsageError(

@@ -63,6 +63,10 @@ class Client:
         """Send many events at once, as one frame."""
         self._channel(address).send_batch(batch)
 
+    def unanswered(self, address: str | None = None) -> list[pa.RecordBatch]:
+        """The batches that were sent and not answered, oldest first: after an error, what to send again, once its cause is removed."""
+        return self._channel(address).unanswered()
+
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until all events sent are answered and delivered, at most `timeout_s` for each operator; raises the channel's error."""
         for channel in self._channels.values():

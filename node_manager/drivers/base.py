@@ -6,7 +6,6 @@ given at start or recovery. Optional abilities are declared in `capabilities`.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from node_manager.drivers import users
+from udo_protocol import signals
 from udo_protocol.formats.manifest import Manifest
 
 # The tag of the node manager's own interpreter, as in names of wheels.
@@ -101,8 +101,7 @@ class Exit:
         if self.code is None:
             return "the process has ended; its exit status is unknown, since a former node manager started it"
         if self.code < 0:
-            names = [f" ({known.name})" for known in signal.Signals if known == -self.code]  # most real-time signals have no name
-            return f"killed by signal {-self.code}{''.join(names)}"
+            return f"killed by signal {signals.named(-self.code)}"
         return f"exit status {self.code}"
 
 

@@ -91,11 +91,18 @@ class Pool:
                 self._stopping.wait(pause_s)
                 continue
             try:
-                instance = self._instances.start(engine=self._engines)
-                with self._lock:  # a reader of its record on disk may rely on it
-                    self._instances.move(instance, "warm")
-                    self._warm.append(instance)
-                instance.listen(self._died)
+                self._warm_up()
             except (UdoError, OSError) as e:
                 _log.error("no warm instance could be started", error=str(e))
                 self._not_before = time.monotonic() + _RETRY_S
+
+    def _warm_up(self) -> None:
+        instance = self._instances.start(engine=self._engines)
+        try:
+            with self._lock:  # a reader of its record on disk may rely on it
+                self._instances.move(instance, "warm")
+                self._warm.append(instance)
+        except BaseException:  # nobody else knows it
+            self._instances.stop(instance, self._stop_grace_s)
+            raise
+        instance.listen(self._died)

@@ -309,8 +309,8 @@ class Servers:
             if self._stopping.is_set():
                 return
             self._running[server.role] = server
-            write_json(self._record(server.role), asdict(server))
             self._trouble.pop(server.role, None)
+            write_json(self._record(server.role), asdict(server))
 
     def _look_after(self, role: Role) -> None:
         """Replace the server whenever it is lost, until the manager stops. Can begin anew at any point."""
@@ -322,14 +322,17 @@ class Servers:
             self._trouble[role] = f"is started again: {why}"
             self._end(role, server.process, why)
             try:
-                self._put_in_service(self._launch(role))
+                server = self._launch(role)
             except Unavailable as e:
                 if not self._stopping.is_set():
                     _log.error("server cannot be started again", role=role, error=str(e))
                 self._stopping.wait(_RELAUNCH_S)
                 continue
-            if not self._stopping.is_set():
-                self._on_restart(role)
+            try:
+                self._put_in_service(server)
+            finally:  # also if its record cannot be written: it serves
+                if not self._stopping.is_set():
+                    self._on_restart(role)
 
     def _until_lost(self, server: RunningServer) -> str:
         """Probe the server again and again, the queue server by renewing the heartbeat; return why it is lost."""

@@ -31,8 +31,7 @@ from udo_protocol.state.placement import Placement
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=1 << 20)]
-_SLOT_LIMITS = {f.name for f in fields(SlotLimits)}
-_LIMITS = _SLOT_LIMITS | set(OperatorLimits.model_fields)
+_LIMITS = {f.name for f in fields(SlotLimits)}
 # Spark keeps this many batches to go back to (spark.sql.streaming.minBatchesToRetain); older ones never return.
 EPOCHS_KEPT = 100
 
@@ -100,6 +99,8 @@ class NewDeployment(BaseModel):
     @classmethod
     def _limits_are_known(cls, limits: dict[str, float]) -> dict[str, float]:
         for name, value in limits.items():
+            if name not in _LIMITS and name in OperatorLimits.model_fields:
+                raise ValueError(f"limit {name!r} is the operator's own: set it in its operator.toml, under [limits], and push a version")
             if name not in _LIMITS:
                 raise ValueError(f"no limit {name!r}; there are: {', '.join(sorted(_LIMITS))}")
             if value <= 0:
@@ -110,7 +111,7 @@ class NewDeployment(BaseModel):
                 raise ValueError(f"limit 'key_groups': expected a whole number from 1 to {MOST_KEY_GROUPS}, got {value:g}")
             if name == "backoff_ceiling_us" and value > MOST_BACKOFF_US:
                 raise ValueError(f"limit 'backoff_ceiling_us': expected at most {MOST_BACKOFF_US}, got {value:g}")
-            if name in _SLOT_LIMITS and not value.is_integer():
+            if not value.is_integer():
                 raise ValueError(f"limit {name!r}: expected a whole number, got {value:g}")
         return limits
 

@@ -156,6 +156,27 @@ def test_a_node_that_is_away_is_named_wherever_it_counts(platform: Shell, second
     udo(platform, "undeploy", "two")
 
 
+def test_a_node_of_another_registry_is_not_taken_for_one_that_has_its_socket_at_the_same_path(
+    platform: Shell, operator: Operators, tmp_path: Path
+) -> None:
+    udo(platform, "push", operator("mine", "1", plus=1))
+    udo(platform, "deploy", "mine@1")
+    command = [sys.executable, "-m", "registry", "--data", str(tmp_path / "other"), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as other:
+        try:
+            wait_until(lambda: (tmp_path / "other" / "address").exists(), START_S, "the other registry")
+            url = (tmp_path / "other" / "address").read_text().strip()
+            with Registry(url, (tmp_path / "other" / "token").read_text().strip()) as api:
+                api.heartbeat("elsewhere", address=f"far:{(platform.home / 'node' / 'node.sock').resolve(strict=True)}")
+            found = json.loads(udo(platform, "usage", "--json", UDO_REGISTRY=url).stdout)
+        finally:
+            other.terminate()
+    assert [d["deployment"] for d in found["deployments"]] == ["mine"]
+    [silent] = found["not_asked"]
+    assert "node elsewhere: it is on another host" in silent
+    udo(platform, "undeploy", "mine")
+
+
 def test_status_ends_with_the_code_of_what_is_dead(platform: Shell, operator: Operators) -> None:
     raises = "import os\nif os.environ.get('UDO_INSTANCE'): raise RuntimeError('no luck')\n"
     udo(platform, "push", operator("dud", "1", source=raises + _RUN), "--no-samples")

@@ -29,7 +29,7 @@ from node_manager.rpc.slot_status import asked
 from node_manager.servers import access, embedded, watchdog
 from node_manager.servers.access import Users
 from node_manager.servers.binaries import Role, find_server, server_args
-from node_manager.servers.embedded import Servers
+from node_manager.servers.embedded import RunningServer, Servers
 from node_manager.settings import NodeSettings
 from node_manager.slots import events as on
 from node_manager.slots import loading
@@ -470,6 +470,35 @@ def test_an_instance_whose_record_cannot_be_written_is_ended(manager: Manager, m
         manager.instances.start()
     assert [manager.driver.inspect(handle).running for handle in handles] == [False]
     assert not Path(handles[0].directory).exists()
+
+
+def test_a_warm_instance_whose_record_cannot_be_written_is_ended(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until(lambda: len(manager.pool._warm) == manager.settings.warm, 20, "the warm instances")
+    started = manager.instances.start()
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(manager.instances, "start", lambda engine: started)
+        full.setattr(manager.instances, "save", no_space)
+        manager.pool._warm_up()
+    assert started.handle is not None and not manager.driver.inspect(started.handle).running
+    assert started not in manager.pool._warm and not started.directory.exists()
+
+
+@pytest.mark.parametrize("role", ["queue", "state"])
+def test_a_replaced_server_whose_record_cannot_be_written_is_announced(
+    manager: Manager, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarted, before = list[Role](), {s.role: s.process.pid for s in manager.servers.running()}
+    announce, put = manager.servers._on_restart, manager.servers._put_in_service
+
+    def full(server: RunningServer) -> None:
+        with monkeypatch.context() as disk:
+            disk.setattr(embedded, "write_json", no_space)
+            put(server)
+
+    monkeypatch.setattr(manager.servers, "_on_restart", lambda role: (restarted.append(role), announce(role)))
+    monkeypatch.setattr(manager.servers, "_put_in_service", full)
+    os.kill(before[role], signal.SIGKILL)
+    wait_until(lambda: restarted == [role], 20, "the slots to hear of the other server")
 
 
 def no_space(*_: object, **options: object) -> None:

@@ -126,6 +126,12 @@ def test_a_variable_that_would_reach_what_confines_it_is_refused(kind: str, name
         InstanceConfig.parse({kind: {"PLAIN": "1", name: "/own/code"}})
 
 
+@pytest.mark.parametrize("value", [0.5, "8", float("inf")])
+def test_a_limit_of_a_slot_that_is_no_whole_number_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match="limit read_frames: expected a whole number, got"):
+        InstanceConfig.parse({"limits": {"read_frames": value}})
+
+
 TALKS = """
 import subprocess, sys
 from udo_runtime import operator

@@ -27,6 +27,7 @@ BEHIND, IN_REQUESTS, OVER_THE_END, SHARED_BYTES = 110, 111, 112, 113
 HEADER, BODY, TWICE, HALF, HALF_ENDS = 114, 115, 116, 117, 118
 # Keyed: a state that expires beyond the year 9999, a timer that fires beyond it, a timer without a time.
 LATE_STATE, LATE_TIMER, NO_TIME = 119, 120, 121
+REAL_TIME = 122  # ended by a signal that has no name
 STATES = pa.schema([("key", pa.int32()), ("state", pa.binary()), ("expires_us", pa.int64())])
 SET = pa.schema([("key", pa.int32()), ("at_us", pa.int64())])
 
@@ -105,6 +106,8 @@ def main() -> None:
                 os._exit(3)
             if KILLED in values:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if REAL_TIME in values:
+                os.kill(os.getpid(), signal.SIGRTMIN + 1)
             if HANGS in values:
                 time.sleep(600)
             if CRASHES_ONCE in values and not (mark := Path(os.environ["MARK"])).exists():

@@ -119,6 +119,7 @@ def test_what_user_code_raises_comes_with_class_message_trace_and_event_and_the_
     [
         (child.EXITS, "ended with exit status 3"),
         (child.KILLED, r"was killed by signal 9 \(SIGKILL\)"),
+        long(child.REAL_TIME, "was killed by signal 35$"),
         (child.LIES_ID, "broke the operator protocol: expected a reply to request"),
         long(child.LIES_SCHEMA, "broke the operator protocol: its table ROWS"),
         long(child.LIES_BYTES, "broke the operator protocol: its table ROWS"),

@@ -267,6 +267,27 @@ def test_a_push_that_breaks_off_goes_on_with_what_was_kept_also_while_the_regist
     assert client.blob(name, sha(blob)) == blob and seen.count("PUT") >= (3 if kept > 1 else 2)
 
 
+def test_a_push_that_breaks_off_and_whose_broken_request_finishes_after_all_is_done(
+    registry: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, http, blob, name = registry.client(), registry.http(), os.urandom(1000), fresh("op")
+    (tmp_path / "blob").write_bytes(blob)
+    send, seen = client._send, list[str]()
+
+    def breaking(method: str, path: str, **more: Any) -> httpx.Response:
+        seen.append(method)
+        if method == "PUT":
+            raise errors.Unavailable("the connection broke")
+        if method == "GET":  # it was not there yet when the registry was asked for the blob
+            assert http.put(urlsplit(path).path, params={"digest": sha(blob)}, content=blob).status_code == 201
+        return send(method, path, **more)
+
+    monkeypatch.setattr(client, "_send", breaking)
+    client.push_blob(name, sha(blob), tmp_path / "blob")
+    assert seen == ["HEAD", "POST", "PUT", "HEAD", "GET", "HEAD"]
+    assert registry.client().blob(name, sha(blob)) == blob
+
+
 @pytest.mark.parametrize("digest", ["sha256:abc", "md5:" + "0" * 32, "../../etc/passwd", "sha256:" + "G" * 64])
 def test_names_that_are_no_digests_are_refused(registry: Running, digest: str) -> None:
     headers = {"Authorization": f"Bearer {registry.token}"}

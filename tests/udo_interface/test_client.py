@@ -292,6 +292,26 @@ def test_a_log_that_its_operator_broke_names_what_was_lost(platform: Platform, g
         client.close()
 
 
+def test_an_event_that_the_operator_fails_on_leaves_the_client_with_all_that_was_not_answered(platform: Platform) -> None:
+    client = connect(platform.operator(THROWS), node=platform.node, window=2)
+    got: list[Any] = []
+    client.add_listener(got.append)
+    client.send({"id": 1})
+    client.flush()
+    batches = [pa.record_batch({"id": [n, n + 1]}) for n in (5, 7, 9, 11, 13)]
+    for batch in batches:
+        client.send_batch(batch)
+    with pytest.raises(OperatorError, match="seven") as caught:
+        client.flush()
+    [note] = caught.value.__notes__
+    sent = client.unanswered()
+    rows = 2 * len(sent)
+    assert sent == batches[1 : 1 + len(sent)] and [e["id"] for e in got] == [1, 5, 6]
+    assert f"events 4 to {3 + rows} ({rows} in {len(sent)} frames)" in note and f"{8 - rows} more were buffered" in note
+    with pytest.raises(OperatorError, match="seven"):
+        client.close()
+
+
 def test_the_client_needs_no_spark() -> None:
     code = "import sys; from udo_interface import connect; connect; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=bound(60))

@@ -28,6 +28,7 @@ from udo_cli.options.given import OperatorConfig
 from udo_cli.packing import boxed
 from udo_cli.packing.build import UnpackedOperator
 from udo_cli.platform import throwaway
+from udo_protocol import signals
 from udo_protocol.errors import OperatorError, SchemaError
 from udo_protocol.formats.manifest import Manifest
 
@@ -178,7 +179,7 @@ def _run(
             signal.signal(signal.SIGINT, before)
     if box is not None and status > _SIGNALLED:  # a sandbox reports a signal in this way
         status = _SIGNALLED - status
-    return "ended its process with " + (f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}")
+    return "ended its process with " + (f"signal {signals.named(-status)}" if status < 0 else f"exit status {status}")
 
 
 def _within(child: subprocess.Popen[bytes], manifest: Manifest, bound_s: float) -> int:

@@ -74,10 +74,16 @@ def ask_all(
 
 
 def _here(known: list[Json], settings: CliSettings) -> NodeClient | None:
-    """The node in use, if it is one of these."""
+    """The node in use, if it is one of these, by its name too: nodes of other hosts have their sockets at the same path."""
     local = settings.local_node()
-    there = {Path(n["address"].rpartition(":")[2]) for n in known}
-    return connect_node(local) if local and Path(local).resolve() in there else None
+    names = {n["node"] for n in known if local and Path(n["address"].rpartition(":")[2]) == Path(local).resolve()}
+    if not local or not names:
+        return None
+    node = connect_node(local)
+    try:
+        return node if node.status().node in names else None
+    except Unavailable:
+        return None
 
 
 def _client(node: Json, here: NodeClient | None) -> NodeClient | None:

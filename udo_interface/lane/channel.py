@@ -160,6 +160,11 @@ class Channel:
                 raise UsageError(f"{self.place}: this listener was not added: {listener!r}")
             self._listeners = rest
 
+    def unanswered(self) -> list[pa.RecordBatch]:
+        """The batches that were sent and whose answers were not delivered, oldest first."""
+        with self._lock:
+            return list(self._asked)
+
     def flush(self, timeout_s: float) -> None:
         """Wait until every event sent so far was answered and its answers delivered."""
         with self._moved:
@@ -200,31 +205,29 @@ class Channel:
         with self._moved:
             if self.error is not None:
                 return
+            unsent = self._buffered + self._in_hand
             if isinstance(e, (ServerLost, LaneExpired, SlotBroken)):
-                self.error = self._lost(e)
+                remedy = "Their batches are in `unanswered` of this error; open a new client and send them again"
+                self.error = EventsLost(f"{self.place}: {e}. Lost: {self._left(unsent)}. {remedy}", list(self._asked), unsent)
             else:
                 self.error = e if isinstance(e, UdoError) else UdoError(f"{self.place}: {type(e).__name__}: {e}")
                 self.error.__cause__ = e.__cause__
+                self.error.add_note(f"Left by this client: {self._left(unsent)}. Its `unanswered` returns the batches of the former")
             if not self._closing:
                 log.error("the lane %s ended: %s", self.address, self.error)
             for c in (self._filled, self._moved):
                 c.notify_all()
 
-    def _lost(self, e: ServerLost | LaneExpired | SlotBroken) -> EventsLost:
+    def _left(self, unsent: int) -> str:
+        """The events without an answer, in words."""
         rows = sum(b.num_rows for b in self._asked)
         first = self._answered + 1
-        unsent = self._buffered + self._in_hand
         lost = (
             f"events {first} to {first + rows - 1} ({rows} in {len(self._asked)} frames) were sent and not answered"
             if rows
             else "no event was under way"
         )
-        return EventsLost(
-            f"{self.place}: {e}. Lost: {lost}; {unsent} more were buffered and not sent; {self._answered} had been answered. "
-            "Their batches are in `unanswered` of this error; open a new client and send them again",
-            list(self._asked),
-            unsent,
-        )
+        return f"{lost}; {unsent} more were buffered and not sent; {self._answered} had been answered"
 
     def _work(self) -> None:
         """Send gathered events and take answers until the channel ends."""

@@ -42,6 +42,13 @@ class ContentClient(HttpClient):
         location, first = begun, True
 
         def upload() -> None:
+            try:
+                attempt()
+            except errors.NotFound:  # the request that broke may have finished the upload meanwhile
+                if not self.has_blob(repository, digest):
+                    raise
+
+        def attempt() -> None:
             nonlocal location, first
             begin = 0
             if not first:

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from udo_protocol import supervised
+from udo_protocol import signals, supervised
 from udo_protocol.errors import OperatorError, WaitTimeout
 from udo_protocol.limits import LOG_END_CHARS, LOG_LINE_BYTES
 from udo_runtime.child import shared
@@ -142,8 +142,7 @@ class Process:
             return killed
         status = _SIGNALLED - status if status > _SIGNALLED else status
         if status < 0:
-            with suppress(ValueError):
-                return f"was killed by signal {-status} ({signal.Signals(-status).name})"
+            return f"was killed by signal {signals.named(-status)}"
         return f"ended with exit status {status}"
 
     @property
