@@ -14,8 +14,7 @@ from typing import Any
 from elasticity import policies
 from elasticity.scaling.application import ApplicationDecision, ApplicationSample, ChainPart, Proposal, sla
 from elasticity.scaling.edf import Bucket
-from elasticity.scaling.journal import FORMAT, Header
-from elasticity.scaling.model import Plan
+from elasticity.scaling.journal import FORMAT, Header, plan_of
 from udo_protocol.errors import UsageError
 
 POLICY = "sla"
@@ -99,11 +98,6 @@ def replay_application(header: Header, entries: Iterable[ApplicationEntry]) -> I
         again = manager.decide(entry.sample).decision
         if again != entry.decision:
             yield entry, again
-
-
-def plan_of(made: Mapping[str, Any]) -> Plan:
-    """A plan from JSON. TypeError or ValueError if it has another form."""
-    return Plan(**{**made, "groups": tuple((group, to) for group, to in made.get("groups", ()))})
 
 
 def _proposal(made: Mapping[str, Any]) -> Proposal:

@@ -163,7 +163,7 @@ def _entry(made: Mapping[str, Any]) -> JournalEntry:
         for o in s["operators"]
     )
     sample = Sample(s["at_s"], operators, tuple(Host(**n) for n in s["nodes"]), s["response_ms"], s["downtime_ms"])
-    granted, declined = tuple(map(_plan, d["granted"])), tuple((_plan(p), why) for p, why in d["declined"])
+    granted, declined = tuple(map(plan_of, d["granted"])), tuple((plan_of(p), why) for p, why in d["declined"])
     return JournalEntry(made["number"], sample, ScalingDecision(granted, declined, tuple(d["prepared"])))
 
 
@@ -172,5 +172,6 @@ def _groups(operator: Mapping[str, Any]) -> KeyGroups | None:
     return KeyGroups(tuple(found["places"]), tuple(found["events"])) if found else None
 
 
-def _plan(made: Mapping[str, Any]) -> Plan:
+def plan_of(made: Mapping[str, Any]) -> Plan:
+    """A plan from JSON. TypeError or ValueError if it has another form."""
     return Plan(**{**made, "groups": tuple((group, to) for group, to in made.get("groups", ()))})

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from elasticity.scaling.application_journal import plan_of
+from elasticity.scaling.journal import plan_of
 from node_manager.control.controllers import Controlled
 from node_manager.manager import Manager
 from node_manager.reconcile.granted_moves import GrantedMoves

@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from elasticity.scaling.application import ApplicationSample, ChainPart, Proposal, kept
-from elasticity.scaling.application_journal import ApplicationEntry, ApplicationManager, GrantOutcome, plan_of
+from elasticity.scaling.application_journal import ApplicationEntry, ApplicationManager, GrantOutcome
 from elasticity.scaling.application_wish import ApplicationWish
-from elasticity.scaling.journal import Header
+from elasticity.scaling.journal import Header, plan_of
 from elasticity.scaling.modes import AUTO, OFF
 from registry.domain import application_lines, applications, spread_steps
 from registry.domain.application_steps import Steps

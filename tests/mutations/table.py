@@ -153,10 +153,10 @@ MUTATIONS = {
     ),
     "disk-not-awaited": Mutation(
         "udo_protocol/state/checkpoints.py",
-        '*steps, ("EXEC",), ("WAITAOF", 1, 0, _WAIT_MS)])\n'
-        "        replies = [state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]\n",
+        '*steps, ("EXEC",), ("WAITAOF", 1, 0, WAIT_MS)])\n'
+        "        replies = [state.receive(WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]\n",
         '*steps, ("EXEC",)])\n'
-        "        replies = [*(state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 2)), [1]]\n",
+        "        replies = [*(state.receive(WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 2)), [1]]\n",
         "node_manager/test_durability.py::test_an_acknowledged_epoch_was_synced_to_the_disk_and_survives_the_kill_of_both_servers",
     ),
     "stopped-slot-goes-on": Mutation(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 
 from udo_cli import base
 from udo_cli.options import completing
+from udo_cli.text.times import when
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) ->
             d.deployment,
             d.node,
             d.operator,
-            _when(d.at),
+            when(d.at),
             _where(d),
             output.size(d.bytes),
             f"({d.replay}) {d.reason}"[:200] if d.replay else d.reason[:200],
@@ -85,7 +85,7 @@ def show(id_: str, address: str | None, as_json: bool) -> None:
         arrow = base64.b64encode(found.arrow).decode()
         output.emit({**_row(found), "traceback": found.traceback, "event": _event(found), "arrow": arrow})
         return
-    click.echo(f"{found.id}  {found.operator}, deployment {found.deployment} on node {found.node}, {_where(found)}, {_when(found.at)}")
+    click.echo(f"{found.id}  {found.operator}, deployment {found.deployment} on node {found.node}, {_where(found)}, {when(found.at)}")
     click.echo(f"{found.reason}" + (f" (sent again {found.replays} times)" if found.replays else ""))
     click.echo(f"{'timer' if found.timer else 'event'}: {found.event or '(cannot be shown; see --json)'}")
     if found.traceback:
@@ -256,8 +256,4 @@ def _event(d: pb.DeadLetter) -> Any:
 
 def _row(d: pb.DeadLetter) -> dict[str, Any]:
     hidden = ("traceback", "event", "arrow", "at")
-    return {f.name: getattr(d, f.name) for f in d.DESCRIPTOR.fields if f.name not in hidden} | {"at": _when(d.at)}
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return {f.name: getattr(d, f.name) for f in d.DESCRIPTOR.fields if f.name not in hidden} | {"at": when(d.at)}

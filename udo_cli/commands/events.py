@@ -43,7 +43,7 @@ def command(ctx: click.Context, deployment: str, last: int, everything: bool, re
     from elasticity.scaling.journal_rows import rows_of
     from udo_cli.exits import ExitCode
     from udo_cli.platform import remote
-    from udo_cli.text import output
+    from udo_cli.text import output, replays
     from udo_protocol.errors import NotFound
 
     try:
@@ -58,7 +58,7 @@ def command(ctx: click.Context, deployment: str, last: int, everything: bool, re
         if as_json:
             output.emit(found)
         else:
-            click.echo(_replay_text(found))
+            click.echo(replays.replay_text(found, "deployment", _granted))
         if not found["same"]:
             ctx.exit(ExitCode.DIFFERENT)
         return
@@ -85,11 +85,11 @@ def _show_application(
 ) -> None:
     from elasticity.scaling.journal_rows import rows_of_application
     from udo_cli.exits import ExitCode
-    from udo_cli.text import application_events, output
+    from udo_cli.text import application_events, output, replays
 
     if replay:
         found = application_events.replayed_application(name, segments)
-        output.emit(found) if as_json else click.echo(application_events.replay_text(found))
+        output.emit(found) if as_json else click.echo(replays.replay_text(found, "application", application_events.granted))
         if not found["same"]:
             ctx.exit(ExitCode.DIFFERENT)
         return
@@ -121,17 +121,6 @@ def replayed(told: Iterable[pb.DecisionLines]) -> Json:
             where = {"deployment": segment.deployment, "segment": segment.segment, "number": entry.number}
             differing.append({**where, "recorded": asdict(entry.decision), "now": asdict(again)})
     return {"decisions": decisions, "segments": segments, "same": not differing, "differing": differing}
-
-
-def _replay_text(found: Json) -> str:
-    what = f"{found['decisions']} decision{'s' * (found['decisions'] != 1)} in {found['segments']} segment{'s' * (found['segments'] != 1)}"
-    if found["same"]:
-        return f"{what} replayed: all come out the same"
-    lines = [
-        f"{d['deployment']} {d['segment']} decision {d['number']}: {_granted(d['recorded'])}, now {_granted(d['now'])}"
-        for d in found["differing"]
-    ]
-    return "\n".join([f"{what} replayed: {len(lines)} come out differently", *lines])
 
 
 def _granted(decision: Json) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import click
 from udo_cli import base
 from udo_cli.options import completing
 from udo_cli.options.typed import grouped, option
+from udo_cli.text.times import when
 from udo_protocol.errors import NotFound, UsageError
 from udo_protocol.limits import RUNS_OF_A_PLAN
 
@@ -264,17 +264,13 @@ def _row(node: str, s: pb.StateSession) -> dict[str, Any]:
         "lanes": s.lanes,
         "last_epoch": s.last_ended if s.HasField("last_ended") else None,
         "run": s.run,
-        "planned_at": _when(s.run / RUNS_OF_A_PLAN / 1000) if s.run >= RUNS_OF_A_PLAN else None,
+        "planned_at": when(s.run / RUNS_OF_A_PLAN / 1000) if s.run >= RUNS_OF_A_PLAN else None,
         "keys": s.keys,
         "bytes": s.bytes,
-        "changed_at": _when(s.changed_at),
-        "used_at": _when(s.used_at) if s.used_at else None,
+        "changed_at": when(s.changed_at),
+        "used_at": when(s.used_at) if s.used_at else None,
         "broken": s.broken or None,
     }
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _number(epoch: int | None) -> str:

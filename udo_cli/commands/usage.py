@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from udo_cli import base
 from udo_cli.options import completing
+from udo_cli.text.times import when
 
 EXAMPLES = """
 udo usage                     each deployment, over all nodes that can be asked from here
@@ -75,7 +75,7 @@ def _shown(d: Json) -> tuple[str, ...]:
     return (
         d["deployment"],
         ", ".join(n["node"] for n in d["nodes"]),
-        datetime.fromtimestamp(d["since"], UTC).isoformat(timespec="seconds"),
+        when(d["since"]),
         f"{d['events_in']:,}",
         f"{d['events_out']:,}",
         size(d["bytes_in"]),

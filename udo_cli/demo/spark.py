@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from pyspark.errors import PySparkException
 
-from udo_cli.platform.local import arm
+from udo_cli.platform.local import arm, tail
 from udo_interface import local_files
 from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import OperatorError
@@ -50,7 +50,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         arm()
         yield spark
     except PySparkException as e:  # its text lives in Java: read it while Java runs
-        raise OperatorError(f"Spark failed: {e}\n{_tail(work / 'spark.log')}".rstrip()) from None
+        raise OperatorError(f"Spark failed: {e}\n{tail(work / 'spark.log')}".rstrip()) from None
     finally:
         _end()
         _kill(set(psutil.Process().children(recursive=True)) - before)
@@ -82,10 +82,6 @@ def _output_to(path: Path) -> Iterator[None]:
         for number, saved in enumerate(kept, start=1):
             os.dup2(saved, number)
             os.close(saved)
-
-
-def _tail(path: Path, lines: int = 12) -> str:
-    return "\n".join(path.read_text("utf-8", "replace").splitlines()[-lines:]) if path.exists() else ""
 
 
 def _end() -> None:

@@ -198,13 +198,14 @@ def _await(look: Callable[[], T | None], child: subprocess.Popen[bytes], directo
         log = directory / "log"
         if status is not None:
             kind = UsageError if status == 2 else Unavailable
-            raise kind(f"{what} ended with status {status} instead of answering; the end of {log}:\n{_tail(log)}")
+            raise kind(f"{what} ended with status {status} instead of answering; the end of {log}:\n{tail(log)}")
         if time.monotonic() > deadline:
-            raise WaitTimeout(f"waited {timeout_s:.0f} s for {what}; the end of {log}:\n{_tail(log)}")
+            raise WaitTimeout(f"waited {timeout_s:.0f} s for {what}; the end of {log}:\n{tail(log)}")
         time.sleep(_LOOK_S)
 
 
-def _tail(path: Path, lines: int = 12) -> str:
+def tail(path: Path, lines: int = 12) -> str:
+    """The last lines of a log, for an error."""
     try:
         return "\n".join(path.read_text("utf-8", "replace").splitlines()[-lines:])
     except FileNotFoundError:

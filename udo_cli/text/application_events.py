@@ -24,18 +24,6 @@ def replayed_application(name: str, told: Iterable[Json]) -> Json:
     return {"decisions": decisions, "segments": segments, "same": not differing, "differing": differing}
 
 
-def replay_text(found: Json) -> str:
-    """The result of `replayed_application` as text for people."""
-    what = f"{found['decisions']} decision{'s' * (found['decisions'] != 1)} in {found['segments']} segment{'s' * (found['segments'] != 1)}"
-    if found["same"]:
-        return f"{what} replayed: all come out the same"
-    lines = [
-        f"{d['application']} {d['segment']} decision {d['number']}: {_granted(d['recorded'])}, now {_granted(d['now'])}"
-        for d in found["differing"]
-    ]
-    return "\n".join([f"{what} replayed: {len(lines)} come out differently", *lines])
-
-
 def shown(row: Json) -> tuple[str, ...]:
     """A row of the table."""
     from elasticity.scaling.journal_rows import result_of, step_of
@@ -44,6 +32,7 @@ def shown(row: Json) -> tuple[str, ...]:
     return row["at"], row["node"], row["deployment"], step_of(row), result_of(row), response, row["why"]
 
 
-def _granted(decision: Json) -> str:
+def granted(decision: Json) -> str:
+    """The proposals that a decision grants."""
     steps = (f"{p['plan']['operator']} on {p['node']}: {p['plan']['kind']} to {p['plan']['replicas']}" for p in decision["granted"])
     return ", ".join(steps) or "nothing"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from udo_protocol.errors import ProtocolError, ServerLost
+from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.durable import synced
 from udo_protocol.queue.keys import SlotKeys, StateKeys
 from udo_protocol.state import moving
 
@@ -18,7 +19,7 @@ from udo_protocol.state import moving
 PART_BYTES = 1 << 20
 # A copy that is not completed is removed after this time: no copy takes as long.
 _COPY_MS = 3_600_000
-_SYNC_MS = 10_000
+_WHAT = "what was handed over"
 
 # A key's name without the prefix, and its value in the form of DUMP.
 Carried = tuple[str, bytes]
@@ -76,18 +77,13 @@ def take(state: Connection, keys: SlotKeys, version: int, copy: str) -> None:
     """Give the slot what was copied under that name, durably; nothing for ''. ProtocolError if a part is missing."""
     if copy and state.call("FCALL", "udo_take", 1, keys.prefix, copy, version) < 0:
         raise ProtocolError(f"what was handed over to {keys} by version {version} of the group map has come in part; expected all of it")
-    _durable(state)
+    synced(state, _WHAT)
 
 
 def leave_out(state: Connection, keys: SlotKeys, version: int) -> None:
     """Count that version as received, durably, without what was handed over."""
     state.call("SET", keys.taken, version)
-    _durable(state)
-
-
-def _durable(state: Connection) -> None:
-    if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
-        raise ServerLost(f"the state server on {state.path} did not make what was handed over durable within {_SYNC_MS} ms")
+    synced(state, _WHAT)
 
 
 def forget(state: Connection, keys: SlotKeys, version: int) -> None:

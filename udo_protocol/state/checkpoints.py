@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from udo_protocol.errors import Fenced, ServerLost, Stale, TwoProducers
+from udo_protocol.errors import Fenced, Stale, TwoProducers
 from udo_protocol.limits import RUNS_OF_A_PLAN
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.durable import WAIT_MS, late
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
@@ -17,8 +18,6 @@ from udo_protocol.state.changelog import LoggedCheckpoint
 
 # A write is repeated if the changelog has got its first reader in the meantime.
 _TRIES = 5
-# How long the disk may take for one write.
-_WAIT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +92,15 @@ def _write(owned: OwnedState, commands: Sequence[Sequence[Arg]], what: str, entr
         steps = [*commands, changelog.appending(keys, entry())] if entry and reading is not None else list(commands)
         if replicas is not None:
             steps += replication.logging(keys, token, commands)
-        state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, _WAIT_MS)])
-        replies = [state.receive(_WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
+        state.send([("MULTI",), *steps, ("EXEC",), ("WAITAOF", 1, 0, WAIT_MS)])
+        replies = [state.receive(WAIT_MS / 1000 + state.default_timeout_s) for _ in range(len(steps) + 3)]
         for r in (*replies, *(replies[-2] or ())):
             if isinstance(r, Exception):
                 raise r
         if replies[-2] is None:
             continue
         if replies[-1][0] < 1:
-            raise ServerLost(f"the state server on {state.path} did not make {what} of {keys} durable within {_WAIT_MS} ms")
+            raise late(state, f"{what} of {keys}")
         return replicas is not None
     raise Fenced(f"token {token} could not write {what} of {keys}: its owner or the readers of its changelog changed {_TRIES} times")
 

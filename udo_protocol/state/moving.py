@@ -23,9 +23,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from udo_protocol.errors import ServerLost
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.durable import synced
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Header, encode
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.route import Route
@@ -34,7 +34,6 @@ from udo_protocol.state.group_map import SlotGroups
 
 # The lane of frames that come from no producer; their numbers are versions of the map.
 LANE = "udo-move"
-_SYNC_MS = 10_000
 # How long a preparation stays valid if its move does not take place.
 _PREPARED_MS = 600_000
 
@@ -163,5 +162,4 @@ def deliver(state: Connection, source: SlotKeys, to: SlotKeys, first: SlotKeys, 
 
 def _durable(state: Connection, command: Sequence[Arg]) -> None:
     state.call(*command)
-    if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
-        raise ServerLost(f"the state server on {state.path} did not make a step of a move durable within {_SYNC_MS} ms")
+    synced(state, "a step of a move")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from udo_protocol.errors import Conflict, ProtocolError, ServerLost
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.durable import synced
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.state import pieces, replication, savepoints
@@ -107,7 +108,7 @@ def received(state: Connection, keys: SlotKeys, carried: Iterable[Carried]) -> H
     for session in pieces.records(state, keys):
         _only_counted(state, keys, session)
     _note(state, keys, at)
-    replication.synced(state)
+    synced(state, "a copy of a slot")
     return at
 
 
@@ -148,7 +149,7 @@ def execute(state: Connection, keys: SlotKeys, source: SlotKeys, writes: Sequenc
     last = writes[-1].position
     commands.append(("HSET", keys.replica, "position", last))
     state.transaction(commands)
-    replication.synced(state)
+    synced(state, "a copy of a slot")
     return last
 
 

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from udo_protocol.errors import ProtocolError, ServerLost, Unavailable
+from udo_protocol.errors import ProtocolError, Unavailable
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Arg, Connection, ReplyError
+from udo_protocol.queue.durable import synced
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.dead_letters import DEAD, PENDING, REPLAY
 
@@ -39,7 +40,6 @@ _OF_THE_NODE = frozenset(("ckpt", "riding", "cut", "homes"))
 _WRITES = frozenset(("SET", "DEL", "HSET", "HSETNX", "HDEL", "RPUSH", "PEXPIRE"))
 _KINDS = ("m:", "g:", "d:", "runs:")
 NAMES = frozenset(("sessions", DEAD, PENDING, REPLAY))
-_SYNC_MS = 10_000
 # Pauses between checks whether the replicas hold an entry: they need two round trips between hosts and a sync of a disk.
 _LOOK_INCREMENT_US, _LOOK_CEILING_US = 100, 2_000
 _PIN = "pin:"
@@ -289,10 +289,4 @@ def entries(state: Connection, keys: SlotKeys, after: str, wait_ms: int) -> list
 
 def _durable(state: Connection, writes: Sequence[Sequence[Arg]]) -> None:
     state.transaction(writes)
-    synced(state)
-
-
-def synced(state: Connection) -> None:
-    """Wait until all writes of this connection are on disk."""
-    if state.call("WAITAOF", 1, 0, _SYNC_MS, timeout_s=_SYNC_MS / 1000 + state.default_timeout_s)[0] < 1:
-        raise ServerLost(f"the state server on {state.path} did not make a change durable within {_SYNC_MS} ms")
+    synced(state, "a change of replicas")
