@@ -11,7 +11,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, Cast, Expression, JoinedRow, UnsafeProjection}
 import org.apache.spark.sql.types.{ArrayType, DataType, MapType, StructField, StructType, TimestampNTZType, TimestampType}
 import org.apache.spark.sql.util.ArrowUtils
-import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
+import org.apache.spark.sql.vectorized.ColumnarBatch
 
 /**
  * Reads the events of answers in one schema as rows of the columns that the query was planned with, selected and widened by name,
@@ -30,7 +30,7 @@ private[udo] final class Answers(
   private val copied =
     if (fields.forall(f => f == schema.findField(f.getName))) None
     else Some(VectorSchemaRoot.create(new Schema(fields.asJava), allocator))
-  private val vectors = fields.map(f => new ArrowColumnVector(copied.getOrElse(root).getVector(f.getName)): ColumnVector)
+  private val vectors = fields.map(f => PlainColumn.of(copied.getOrElse(root).getVector(f.getName)))
   private val batch = new ColumnarBatch(vectors.toArray)
   private val answered = fields.zip(planned).zipWithIndex.map[Expression] { case ((field, to), i) =>
     val from = ArrowUtils.fromArrowField(field)
@@ -50,6 +50,10 @@ private[udo] final class Answers(
       catch {
         case e: ArithmeticException => throw Body.improper(answer, s"a value of it is out of bounds: ${e.getMessage}")
       }
+    try vectors.foreach { case v: PlainColumn => v.bind(); case _ => }
+    catch {
+      case e: IllegalArgumentException => throw Body.improper(answer, e.getMessage)
+    }
     batch.setNumRows(root.getRowCount)
     batch.rowIterator().asScala.map { row =>
       try project(if (kept.isEmpty) row else joined(row, beside.next()))

@@ -5,39 +5,25 @@ import org.apache.arrow.vector.{IntVector, VectorSchemaRoot, VectorUnloader}
 import org.apache.arrow.vector.types.pojo.Schema
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.execution.arrow.ArrowWriter
 
 /** Rows gathered into the events of one slot, in buffers that are reused for the batch after the next one. */
 private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
   private val root = VectorSchemaRoot.create(schema, allocator)
-  private val writer = ArrowWriter.create(root)
-  private var written = 0
+  private val writer = new ColumnWriter(root)
 
   /** Forget all rows. */
-  def reset(): Unit = {
-    writer.reset()
-    written = 0
-  }
+  def reset(): Unit = writer.reset()
 
-  def write(row: InternalRow): Unit = {
-    writer.write(row)
-    written += 1
-  }
+  def write(row: InternalRow): Unit = writer.write(row)
 
   /** End the writing: no more rows until `reset`. */
   def finish(): Unit = writer.finish()
 
   /** Bytes that have been written. */
-  def size: Long = {
-    var bytes = 0L
-    root.getFieldVectors.forEach { v =>
-      v.setValueCount(written)
-      bytes += v.getBufferSizeFor(written)
-    }
-    bytes
-  }
+  def size: Long = writer.size
 
-  def rows: Int = written
+  /** The rows that a message may have: those written, once that has ended. */
+  def rows: Int = root.getRowCount
 
   /** The key group of a row, which is its last column. */
   def group(row: Int): Int = root.getFieldVectors.get(root.getFieldVectors.size - 1).asInstanceOf[IntVector].get(row)
@@ -53,7 +39,6 @@ private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
         to.setValueCount(at.size)
       }
       some.root.setRowCount(at.size)
-      some.written = at.size
       some
     } catch {
       case e: Throwable => some.close(); throw e

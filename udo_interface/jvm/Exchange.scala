@@ -133,11 +133,13 @@ private[udo] final class Exchange(
     while (to.size < slots.size) to += new Events(schema, allocator)
     to.foreach(_.reset())
     val (only, placed) = (to.head, if (slots.size == 1) null else Array.fill(slots.size)(mutable.ArrayBuilder.make[Int]))
-    var (n, keptBytes) = (0, 0L)
+    val keeping = kept.nonEmpty
+    var n = 0
+    var keptBytes = 0L
     // Asking for the size with every row, as mapInArrow does, would cost as much as all the rest.
-    while (n < bound.rows && rows.hasNext && (n == 0 || n % Exchange.RowsPerLook != 0 || to.map(_.size).sum + keptBytes < bound.bytes)) {
+    while (n < bound.rows && rows.hasNext && (n == 0 || n % ColumnWriter.Rows != 0 || written(to) + keptBytes < bound.bytes)) {
       val row = rows.next()
-      if (kept.nonEmpty) {
+      if (keeping) {
         item.kept += keep(row).copy()
         keptBytes += item.kept.last.getSizeInBytes
       }
@@ -153,6 +155,17 @@ private[udo] final class Exchange(
     counters.rowsSent += n
     if (placed == null) Seq(Piece(0, 0 until n, only, 0))
     else placed.indices.filter(to(_).rows > 0).map(slot => Piece(slot, ArraySeq.unsafeWrapArray(placed(slot).result()), to(slot), 0))
+  }
+
+  /** Bytes that have been written; a loop, since a sum over a collection would cost a tenth of what the rows cost. */
+  private def written(to: mutable.ArrayBuffer[Events]): Long = {
+    var bytes = 0L
+    var i = 0
+    while (i < to.size) {
+      bytes += to(i).size
+      i += 1
+    }
+    bytes
   }
 
   /** Throw unless the answer reports no failure and its columns serve. */
@@ -272,5 +285,4 @@ private[udo] final class Exchange(
 
 private[udo] object Exchange {
   private val DeadLetter = "dead-letter"
-  private val RowsPerLook = 64
 }

@@ -1,0 +1,155 @@
+"""The JVM path writes rows to columns by blocks, and reads answers from columns: every type, number of rows and place of nulls."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tests.conftest import require
+from udo_interface import udo
+from udo_interface.spark import jar, jvm_path
+from udo_protocol.errors import Unavailable
+from udo_protocol.formats.schema import to_ipc
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.udo_interface.conftest import Platform
+
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+EPOCH = datetime.datetime(1970, 1, 1)
+ANSWERS_EACH = """
+from udo_runtime import Operator
+class run(Operator):
+    def process(self, event, ctx):
+        yield event
+"""
+
+
+def text(r: random.Random) -> str:
+    return "äx"[: r.randrange(3)] * (r.choice([0, 1, 7, 40]) if r.random() < 0.98 else 9000)  # longer than the buffers begin
+
+
+# Arrow's name: Spark's type, and a random value.
+KINDS: dict[str, tuple[T.DataType, Callable[[random.Random], Any]]] = {
+    "int64": (T.LongType(), lambda r: r.getrandbits(64) - 2**63),
+    "int32": (T.IntegerType(), lambda r: r.getrandbits(32) - 2**31),
+    "int16": (T.ShortType(), lambda r: r.getrandbits(16) - 2**15),
+    "int8": (T.ByteType(), lambda r: r.getrandbits(8) - 2**7),
+    "bool": (T.BooleanType(), lambda r: r.random() < 0.5),
+    "double": (T.DoubleType(), lambda r: r.choice([-0.0, float("inf"), r.random() * 1e300])),
+    "float": (T.FloatType(), lambda r: r.choice([-0.0, float("-inf"), r.randrange(1 << 24) / 8])),
+    "string": (T.StringType(), text),
+    "binary": (T.BinaryType(), lambda r: r.randbytes(r.choice([0, 1, 30]))),
+    "date32": (T.DateType(), lambda r: datetime.date.fromordinal(r.randrange(1, 3_000_000))),
+    "timestamp[us]": (
+        T.TimestampNTZType(),
+        lambda r: EPOCH + datetime.timedelta(days=r.randrange(-9999, 9999), microseconds=r.randrange(99)),
+    ),
+    "decimal128(20, 3)": (T.DecimalType(20, 3), lambda r: Decimal(r.randrange(10**20)).scaleb(-3)),
+    "list<int64>": (T.ArrayType(T.LongType()), lambda r: [r.choice([None, 1, 2])] * r.randrange(3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def there_is_a_jar(spark: SparkSession) -> Iterator[None]:
+    try:
+        jar.jar(spark.version)
+    except Unavailable as e:
+        require("java", str(e))
+    before = spark.conf.get(BATCH)
+    yield
+    spark.conf.set(BATCH, str(before))
+
+
+def rows_of(kinds: list[str], count: int, nulls: float, seed: int) -> list[tuple[Any, ...]]:
+    r = random.Random(seed)
+    return [tuple(None if r.random() < nulls else KINDS[k][1](r) for k in kinds) for _ in range(count)]
+
+
+def schema_of(kinds: list[str]) -> T.StructType:
+    return T.StructType([T.StructField(f"c{i}", KINDS[k][0]) for i, k in enumerate(kinds)])
+
+
+def arrow_of(kinds: list[str]) -> dict[str, str]:
+    return {f"c{i}": kind for i, kind in enumerate(kinds)}
+
+
+def test_rows_of_all_types_come_back_whatever_their_number_and_nulls(spark: SparkSession, platform: Platform) -> None:
+    """More columns than one word tells the nulls of, and batches that end within a block of rows, at its end and behind it."""
+    kinds = [*KINDS] * 6
+    name = platform.operator(input=arrow_of(kinds), output=arrow_of(kinds))
+    for count, batch, nulls in ((1, 10, 0.5), (63, 63, 0.0), (64, 64, 1.0), (65, 1000, 0.1), (500, 129, 0.3), (700, 10_000, 0.01)):
+        spark.conf.set(BATCH, str(batch))
+        rows = rows_of(kinds, count, nulls, seed=count)
+        df = spark.createDataFrame(rows, schema_of(kinds)).coalesce(1)
+        assert [repr(tuple(row)) for row in udo(name, path="jvm")(df).collect()] == [repr(row) for row in rows], f"{count} rows"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("slots", [1, 3])
+def test_rows_that_are_split_by_slot_come_back_with_the_columns_that_are_kept(spark: SparkSession, platform: Platform, slots: int) -> None:
+    """With the kept ones the rows have more fields than one word tells the nulls of, and those sent do not."""
+    kinds, extra = [*KINDS] * 4, [f"x{i}" for i in range(15)]
+    name = f"columns{slots}"
+    platform.push(ANSWERS_EACH, name=name, key="c1", input=arrow_of(kinds), output=arrow_of(kinds))
+    platform.deploy(name, slots=slots)
+    for count, batch in ((1, 10), (300, 77), (900, 10_000)):
+        spark.conf.set(BATCH, str(batch))
+        rows = [(*row[:1], i % 29, *row[2:]) for i, row in enumerate(rows_of(kinds, count, 0.2, seed=count))]
+        kept = F.concat(F.lit("kept "), F.col("c1").cast("string"))
+        df = spark.createDataFrame(rows, schema_of(kinds)).select("*", *(kept.alias(x) for x in extra))
+        found = udo(name, path="jvm", keep=extra)(df, key="c1").collect()
+        assert sorted(repr(tuple(row)) for row in found) == sorted(repr((*row, *[f"kept {row[1]}"] * 15)) for row in rows), f"{count} rows"
+
+
+@pytest.mark.long
+def test_bytes_bound_a_batch_of_text(spark: SparkSession, platform: Platform) -> None:
+    name = platform.operator(
+        "import pyarrow as pa\nfrom udo_runtime import operator\n@operator\ndef run(b):\n    return pa.record_batch({'n': [b.num_rows]})\n",
+        input={"s": "string", "x": "int8"},
+        output={"n": "int64"},
+    )
+    df = spark.range(0, 1000, 1, 1).select(F.expr("repeat('z', 1000)").alias("s"), F.expr("cast(1 as tinyint)").alias("x"))
+    key = "spark.sql.execution.arrow.maxBytesPerBatch"
+    spark.conf.set(key, "100000")
+    try:
+        frames = [row.n for row in udo(name, path="jvm")(df).collect()]
+    finally:
+        spark.conf.unset(key)
+    assert sum(frames) == 1000 and max(frames) == 128, f"100 rows have the bytes, and every 64 rows they are counted: {frames}"
+
+
+@pytest.mark.long
+def test_rows_in_another_form_than_sparks_own_are_written_too(spark: SparkSession) -> None:
+    jvm_path.calls(spark)
+    jvm: Any = spark.sparkContext._jvm
+    loader, gateway = spark._jsparkSession.sharedState().jarClassLoader(), spark.sparkContext._gateway
+    utils = getattr(jvm.org.apache.spark.sql.util, "ArrowUtils$").__getattr__("MODULE$")
+    body = loader.loadClass("org.apache.spark.sql.udo.Body$").getField("MODULE$").get(None)
+    schema = body.schema(to_ipc(pa.schema([("c0", pa.int64()), ("c1", pa.string()), ("c2", pa.bool_())])))
+    own = utils.rootAllocator().newChildAllocator("test", 0, 1 << 30)
+    with_root = jvm.org.apache.arrow.vector.VectorSchemaRoot.create(schema, own)
+    one = gateway.new_array(jvm.java.lang.Object, 1)
+    one[0] = with_root
+    writer = loader.loadClass("org.apache.spark.sql.udo.ColumnWriter").getConstructors()[0].newInstance(one)
+    try:
+        for i in range(70):
+            values = gateway.new_array(jvm.java.lang.Object, 3)
+            values[0] = None if i % 3 == 0 else (1 << 40) + i
+            values[1] = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(f"t{i}")
+            values[2] = i % 2 == 0
+            writer.write(jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(values))
+        writer.finish()
+        found = [tuple(v.getObject(i) for v in with_root.getFieldVectors()) for i in range(with_root.getRowCount())]
+        assert [(n, str(s), b) for n, s, b in found] == [(None if i % 3 == 0 else (1 << 40) + i, f"t{i}", i % 2 == 0) for i in range(70)]
+    finally:
+        with_root.close()
