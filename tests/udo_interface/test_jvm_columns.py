@@ -20,7 +20,7 @@ from udo_protocol.errors import Unavailable
 from udo_protocol.formats.schema import to_ipc
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.udo_interface.conftest import Platform
 
@@ -92,6 +92,25 @@ def test_rows_of_all_types_come_back_whatever_their_number_and_nulls(spark: Spar
         rows = rows_of(kinds, count, nulls, seed=count)
         df = spark.createDataFrame(rows, schema_of(kinds)).coalesce(1)
         assert [repr(tuple(row)) for row in udo(name, path="jvm")(df).collect()] == [repr(row) for row in rows], f"{count} rows"
+
+
+def test_answers_of_fixed_width_are_rows_like_any_others(spark: SparkSession, platform: Platform) -> None:
+    """To the last byte, which joins and groups of Spark may compare."""
+    kinds = ["int8", "int16", "int32", "int64", "bool", "float", "double", "date32", "timestamp[us]"] * 8
+    name = platform.operator(input=arrow_of(kinds), output=arrow_of(kinds))
+
+    def stored(df: DataFrame) -> bytes:
+        [row] = df._jdf.queryExecution().toRdd().collect()
+        return bytes(row.getBytes())
+
+    for count, batch, nulls in ((64, 64, 0.5), (500, 129, 0.2), (10, 10, 0.0)):
+        spark.conf.set(BATCH, str(batch))
+        rows = rows_of(kinds, count, nulls, seed=count)
+        df = spark.createDataFrame(rows, schema_of(kinds)).coalesce(1)
+        assert [repr(tuple(row)) for row in udo(name, path="jvm")(df).collect()] == [repr(row) for row in rows], f"{count} rows"
+    for row in rows:
+        df = spark.createDataFrame([row], schema_of(kinds)).coalesce(1)
+        assert stored(udo(name, path="jvm")(df)) == stored(df)
 
 
 @pytest.mark.long

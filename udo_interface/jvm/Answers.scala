@@ -41,6 +41,9 @@ private[udo] final class Answers(
   private val project = UnsafeProjection.create(
     answered ++ kept.zipWithIndex.map { case (t, i) => BoundReference(fields.size + i, t, nullable = true) })
   private val joined = new JoinedRow
+  private val plain = vectors.collect { case v: PlainColumn if v.fixed => v }.toArray
+  private val plainRows =
+    if (kept.isEmpty && plain.length == answered.size && answered.forall(_.isInstanceOf[BoundReference])) Some(new PlainRows(plain)) else None
 
   /** The events of `answer`, each with the next one of `beside`; they are valid until the next call. */
   def rows(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {
@@ -54,6 +57,10 @@ private[udo] final class Answers(
     catch {
       case e: IllegalArgumentException => throw Body.improper(answer, e.getMessage)
     }
+    plainRows.fold(projected(answer, beside))(_.rows(root.getRowCount))
+  }
+
+  private def projected(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {
     batch.setNumRows(root.getRowCount)
     batch.rowIterator().asScala.map { row =>
       try project(if (kept.isEmpty) row else joined(row, beside.next()))

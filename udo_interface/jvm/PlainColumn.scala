@@ -60,6 +60,23 @@ private[udo] final class PlainColumn private (of: DataType, vector: FieldVector,
   override def getFloat(row: Int): Float = Platform.getFloat(null, data + 4L * row)
   override def getDouble(row: Int): Double = Platform.getDouble(null, data + 8L * row)
 
+  /** Whether all its values have the same number of bytes. */
+  def fixed: Boolean = width >= 0
+
+  /** Write `size` values from row `from` on into every `step`th word from `at` on, each in its low bytes. */
+  def words(from: Int, size: Int, into: Array[Long], at: Int, step: Int): Unit = {
+    var to = at
+    var row = from
+    val end = from + size
+    width match {
+      case 0 => while (row < end) { into(to) = if (bit(data, row)) 1 else 0; row += 1; to += step }
+      case 1 => while (row < end) { into(to) = getByte(row) & 0xffL; row += 1; to += step }
+      case 2 => while (row < end) { into(to) = getShort(row) & 0xffffL; row += 1; to += step }
+      case 4 => while (row < end) { into(to) = getInt(row) & 0xffffffffL; row += 1; to += step }
+      case 8 => while (row < end) { into(to) = getLong(row); row += 1; to += step }
+    }
+  }
+
   override def getUTF8String(row: Int): UTF8String = {
     val start = Platform.getInt(null, offsets + 4L * row)
     UTF8String.fromAddress(null, data + start, Platform.getInt(null, offsets + 4L * (row + 1)) - start)
