@@ -75,8 +75,13 @@ def read(spark: SparkSession) -> Any:
         types.add(field.dataType())
     planned, kept = (jvm.scala.jdk.javaapi.CollectionConverters.asScala(t).toSeq() for t in (types, jvm.java.util.ArrayList()))
     answers = loader.loadClass("org.apache.spark.sql.udo.Answers").getConstructors()[0]
-    arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 5)
-    for i, value in enumerate((schema, schema, planned, kept, own)):
+    arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 6)
+    never = (
+        loader.loadClass("org.apache.spark.sql.udo.InUse")
+        .getConstructors()[0]
+        .newInstance(spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 1))
+    )
+    for i, value in enumerate((schema, schema, planned, kept, own, never)):
         arguments[i] = value
 
     readers = [answers.newInstance(arguments)]

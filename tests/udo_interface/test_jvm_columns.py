@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import random
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tests.conftest import require
+from tests.conftest import bound, require, wait_until
 from udo_interface import udo
 from udo_interface.spark import jar, jvm_path
 from udo_protocol.errors import Unavailable
@@ -172,3 +174,60 @@ def test_rows_in_another_form_than_sparks_own_are_written_too(spark: SparkSessio
         assert [(n, str(s), b) for n, s, b in found] == [(None if i % 3 == 0 else (1 << 40) + i, f"t{i}", i % 2 == 0) for i in range(70)]
     finally:
         with_root.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [["int64", "double"], ["int64", "string"]], ids=["fixed", "text"])
+def test_a_thread_that_reads_on_when_its_task_ends_frees_what_it_reads(spark: SparkSession, platform: Platform, kinds: list[str]) -> None:
+    """TRANSFORM reads its input in a thread of its own, and LIMIT ends the task while that is at it."""
+    jvm_path.calls(spark)
+    jvm: Any = spark.sparkContext._jvm
+    allocator = getattr(jvm.org.apache.spark.sql.util, "ArrowUtils$").__getattr__("MODULE$").rootAllocator()
+    name = platform.operator(input=arrow_of(kinds), output=arrow_of(kinds))
+    before, spread = allocator.getAllocatedMemory(), "cast(id as double)" if kinds[1] == "double" else "repeat(cast(id as string), 20)"
+    df = spark.range(0, 400_000, 1, 1).select(F.col("id").alias("c0"), F.expr(spread).alias("c1"))
+    udo(name, path="jvm")(df).createOrReplaceTempView("answers")
+    for n in range(12):
+        rows = spark.sql(f"select transform(c0, c1) using 'cat' as (a, b) from answers limit {1 + 5_000 * n}").collect()
+        assert [row.a for row in rows] == [str(i) for i in range(len(rows))]
+    wait_until(lambda: allocator.getAllocatedMemory() == before, 30, "the buffers to be freed")
+
+
+@pytest.mark.long
+def test_buffers_are_freed_once_by_whoever_uses_them_last(spark: SparkSession) -> None:
+    jvm_path.calls(spark)
+    jvm: Any = spark.sparkContext._jvm
+    loader, gateway = spark._jsparkSession.sharedState().jarClassLoader(), spark.sparkContext._gateway
+
+    def function(of: Any, method: str, returns: Any) -> Any:
+        """A Scala function without arguments that calls the object's method."""
+        types = jvm.java.lang.invoke.MethodType.methodType(returns)
+        handle = jvm.java.lang.invoke.MethodHandles.publicLookup().findVirtual(of.getClass(), method, types).bindTo(of)
+        supplier = jvm.java.lang.Class.forName("java.util.function.Supplier")
+        made = jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(supplier, handle)
+        return getattr(jvm.scala.jdk, "FunctionWrappers$FromJavaSupplier")(made)
+
+    freed, leave = (jvm.java.util.concurrent.CountDownLatch(n) for n in (2, 1))
+    arguments = gateway.new_array(jvm.java.lang.Object, 1)
+    arguments[0] = function(freed, "countDown", jvm.java.lang.Void.TYPE)
+    in_use = loader.loadClass("org.apache.spark.sql.udo.InUse").getConstructors()[0].newInstance(arguments)
+    looks, stays = function(freed, "getCount", jvm.java.lang.Long.TYPE), function(leave, "await", jvm.java.lang.Void.TYPE)
+    assert in_use.apply(looks) == 2
+
+    def in_java(what: str) -> bool:
+        """Whether a thread is there."""
+        stacks = jvm.java.lang.Thread.getAllStackTraces().values()
+        return any(what in str(frame) for stack in stacks for frame in stack)
+
+    user = threading.Thread(target=in_use.apply, args=(stays,))
+    user.start()
+    wait_until(lambda: in_java("InUse.apply"), 20, "the thread to use the buffers")
+    in_use.end()
+    assert freed.getCount() == 2, "they are in use"
+    leave.countDown()
+    user.join(bound(20))
+    assert freed.getCount() == 1
+    in_use.end()
+    assert freed.getCount() == 1
+    with pytest.raises(Py4JJavaError, match="the task has ended"):
+        in_use.apply(looks)

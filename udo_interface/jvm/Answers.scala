@@ -22,7 +22,8 @@ private[udo] final class Answers(
     expected: Schema,
     planned: Seq[DataType],
     kept: Seq[DataType],
-    allocator: BufferAllocator) {
+    allocator: BufferAllocator,
+    inUse: InUse) {
   private val root = VectorSchemaRoot.create(schema, allocator)
   private val loader = new VectorLoader(root)
   private val fields = expected.getFields.asScala.toSeq.map(f => Readable.field(schema.findField(f.getName), f))
@@ -43,7 +44,7 @@ private[udo] final class Answers(
   private val joined = new JoinedRow
   private val plain = vectors.collect { case v: PlainColumn if v.fixed => v }.toArray
   private val plainRows =
-    if (kept.isEmpty && plain.length == answered.size && answered.forall(_.isInstanceOf[BoundReference])) Some(new PlainRows(plain)) else None
+    if (kept.isEmpty && plain.length == answered.size && answered.forall(_.isInstanceOf[BoundReference])) Some(new PlainRows(plain, inUse)) else None
 
   /** The events of `answer`, each with the next one of `beside`; they are valid until the next call. */
   def rows(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {
@@ -63,9 +64,11 @@ private[udo] final class Answers(
   private def projected(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {
     batch.setNumRows(root.getRowCount)
     batch.rowIterator().asScala.map { row =>
-      try project(if (kept.isEmpty) row else joined(row, beside.next()))
-      catch {
-        case e: RuntimeException => throw Body.improper(answer, s"a row of it is none: $e")
+      inUse {
+        try project(if (kept.isEmpty) row else joined(row, beside.next()))
+        catch {
+          case e: RuntimeException => throw Body.improper(answer, s"a row of it is none: $e")
+        }
       }
     }
   }

@@ -63,7 +63,8 @@ private[udo] final class Exchange(
   private var reading = Option.empty[Item]
   private var turn = 0
   private var ended = false
-  private var closed = false
+  @volatile private var closed = false
+  private val inUse = new InUse(() => free())
 
   context.addTaskCompletionListener[Unit](_ => close())
   try {
@@ -76,25 +77,28 @@ private[udo] final class Exchange(
   }
 
   override def hasNext: Boolean =
-    try {
-      while (!current.hasNext && !closed) {
-        release()
-        if (asked.headOption.exists(_.complete)) {
-          val item = asked.dequeue()
-          held.fold(read(item))(_.add(item))
-        } else if (!step()) {
-          held.filterNot(_.isEmpty) match {
-            case Some(items) =>
-              lanes.close()
-              read(items.next())
-            case None => close()
-          }
-        }
-      }
-      !closed
-    } catch {
+    try current.hasNext || !closed && inUse(more())
+    catch {
       case e: UdoException => throw e.forSpark
     }
+
+  private def more(): Boolean = {
+    while (!current.hasNext && !closed) {
+      release()
+      if (asked.headOption.exists(_.complete)) {
+        val item = asked.dequeue()
+        held.fold(read(item))(_.add(item))
+      } else if (!step()) {
+        held.filterNot(_.isEmpty) match {
+          case Some(items) =>
+            lanes.close()
+            read(items.next())
+          case None => close()
+        }
+      }
+    }
+    !closed
+  }
 
   override def next(): InternalRow = {
     if (!hasNext) throw new NoSuchElementException
@@ -197,7 +201,7 @@ private[udo] final class Exchange(
     val parts = item.parts.toSeq
     current =
       if (parts.size == 1) loaded(parts.head, 0)
-      else if (item.inOrder || parts.exists(part => part.answer.header.rows != part.rows.size)) parts.iterator.flatMap(loaded(_, 0))
+      else if (item.inOrder || parts.exists(part => part.answer.header.rows != part.rows.size)) parts.iterator.flatMap(part => inUse(loaded(part, 0)))
       else {
         val from = new Array[Int](parts.map(_.rows.size).sum)
         parts.zipWithIndex.foreach { case (part, i) => part.rows.foreach(from(_) = i) }
@@ -213,7 +217,7 @@ private[udo] final class Exchange(
     var done = false
     try {
       val id = if (answer.size == 0) call.outputId else answer.header.schema
-      val reader = readers.getOrElseUpdate((id, number), new Answers(schemas(id), expected, planned.dropRight(kept.size), kept, allocator))
+      val reader = readers.getOrElseUpdate((id, number), new Answers(schemas(id), expected, planned.dropRight(kept.size), kept, allocator, inUse))
       if (kept.nonEmpty) requireOneEach(part, answer.header.rows)
       val found =
         try reader.rows(answer, part.rows.iterator.map(part.item.kept))
@@ -264,7 +268,9 @@ private[udo] final class Exchange(
       } finally item.close()
     }
 
-  private def close(): Unit = if (!closed) {
+  private def close(): Unit = inUse.end()
+
+  private def free(): Unit = {
     closed = true
     current = Iterator.empty
     // Take each step even if another one fails: whatever happened, the lane's answers and credits are freed at once.

@@ -5,7 +5,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
 /** Rows of columns of fixed width, made a block at a time and column by column, the reverse of ColumnWriter. */
-private[udo] final class PlainRows(columns: Array[PlainColumn]) {
+private[udo] final class PlainRows(columns: Array[PlainColumn], inUse: InUse) {
   private val nullWords = UnsafeRow.calculateBitSetWidthInBytes(columns.length) / 8
   private val words = nullWords + columns.length
   private val block = new Array[Long](ColumnWriter.Rows * words)
@@ -19,7 +19,7 @@ private[udo] final class PlainRows(columns: Array[PlainColumn]) {
 
     override def next(): InternalRow = {
       val place = at % ColumnWriter.Rows
-      if (place == 0) fill(at, math.min(ColumnWriter.Rows, number - at))
+      if (place == 0) inUse(fill(at, math.min(ColumnWriter.Rows, number - at)))
       row.pointTo(block, Platform.LONG_ARRAY_OFFSET + 8L * place * words, 8 * words)
       at += 1
       row
