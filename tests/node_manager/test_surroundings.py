@@ -161,6 +161,31 @@ def run(batch):
     return {"b": batch.column("a")}
 """
 
+# Arrow looks for dateutil when it finds out a type; the second time it is known that there is none.
+LOOKS = """
+from importlib.machinery import PathFinder
+import pyarrow as pa
+from udo_runtime import operator
+found, looked = PathFinder.find_spec, []
+def look(name, path=None, target=None):
+    looked.append(name)
+    return found(name, path, target)
+@operator
+def run(batch):
+    pa.array([1.5])
+    PathFinder.find_spec = look
+    try:
+        pa.array([1.5])
+    finally:
+        PathFinder.find_spec = found
+    return {"b": [looked.count("dateutil")]}
+"""
+
+
+@pytest.mark.parametrize("way", [long("trial"), *WAYS[1:]], indirect=True)
+def test_a_module_that_arrow_looks_for_again_and_again_is_searched_once(way: Way) -> None:
+    assert way.answers(LOOKS, [{"a": 1}]) == [{"b": 0}]
+
 
 @pytest.mark.long
 def test_whatever_is_printed_by_it_or_what_it_starts_nobody_fails_for_it(way: Way) -> None:

@@ -21,7 +21,7 @@ from udo_protocol.queue.connection import Connection, Login
 from udo_protocol.queue.keys import HEARTBEAT, warm
 from udo_protocol.queue.slot import ABILITIES, report_ready
 from udo_protocol.queue.slot_reader import SlotReader
-from udo_runtime import children
+from udo_runtime import absent, children
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.stateless_instance import StatelessInstance
 from udo_runtime.execution.load import Processor
@@ -145,6 +145,7 @@ def _serve(conn: Connection, a: Assignment) -> int:
 def main() -> int:
     """Run one instance; the environment names it and the queue server."""
     by_lines()
+    absent.remember()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     log = logging.getLogger("udo_runtime")
     children.answer_signals(lambda: children.end(EXIT_LEFT))

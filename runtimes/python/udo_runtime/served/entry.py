@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udo_runtime import absent
 from udo_runtime.execution.load import find
 from udo_runtime.failure import ProcessingError
 from udo_runtime.sdk.api import Context, Operator
@@ -21,6 +22,7 @@ def main(entry: str, operator: str, version: str) -> None:
     for stream in (sys.stdout, sys.stderr):  # do not hold finished lines back
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
+    absent.remember()
     target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError
     try:
         target = find(entry, [], Context(operator, version))
