@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,20 @@ def test_the_path_is_searched_again_only_when_it_has_changed(tmp_path: Path, mon
     sys.path.append(str(tmp_path / "later"))
     assert importlib.import_module("dateutil").found == 7
     del sys.modules["dateutil"]
+
+
+def test_what_another_finder_finds_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            return ModuleSpec(name, BuiltinImporter, origin="own") if name == "dateutil" else None
+
+    monkeypatch.setattr(sys, "path", [])
+    absent = Absent()
+    monkeypatch.setattr(sys, "meta_path", [absent, *sys.meta_path])
+    with pytest.raises(ModuleNotFoundError):
+        absent.find_spec("dateutil")
+    sys.meta_path.append(Own())  # type: ignore[arg-type]
+    assert absent.find_spec("dateutil") is None
+    monkeypatch.delitem(sys.modules, "dateutil", raising=False)
+    found = importlib.util.find_spec("dateutil")
+    assert found is not None and found.origin == "own"

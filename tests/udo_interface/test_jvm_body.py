@@ -35,6 +35,7 @@ SCHEMA = pa.schema(
         "b": pa.bool_(),
     }
 )
+FIXED = pa.schema([SCHEMA.field(name) for name in ("i", "t", "b")])
 ROWS = [
     {
         "i": i,
@@ -53,7 +54,12 @@ Read = Callable[[bytes], Any]
 
 
 @pytest.fixture
-def read(spark: SparkSession) -> Any:
+def schema(request: pytest.FixtureRequest) -> pa.Schema:
+    return getattr(request, "param", SCHEMA)
+
+
+@pytest.fixture
+def read(spark: SparkSession, schema: pa.Schema) -> Any:
     """Read a frame's bytes as the JVM path does; return its rows, each as Spark's own checksum of it, or the error's text."""
     try:
         jar.jar(spark.version)
@@ -68,8 +74,8 @@ def read(spark: SparkSession) -> Any:
 
     allocator = getattr(jvm.org.apache.spark.sql.util, "ArrowUtils$").__getattr__("MODULE$").rootAllocator()
     own = allocator.newChildAllocator("test", 0, 1 << 30)
-    schema = module("Body").schema(to_ipc(SCHEMA))
-    fields = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in SCHEMA])
+    columns = module("Body").schema(to_ipc(schema))
+    fields = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in schema])
     types = jvm.java.util.ArrayList()
     for field in jvm.org.apache.spark.sql.types.DataType.fromJson(fields.json()).fields():
         types.add(field.dataType())
@@ -81,7 +87,7 @@ def read(spark: SparkSession) -> Any:
         .getConstructors()[0]
         .newInstance(spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 1))
     )
-    for i, value in enumerate((schema, schema, planned, kept, own, never)):
+    for i, value in enumerate((columns, columns, planned, kept, own, never)):
         arguments[i] = value
 
     readers = [answers.newInstance(arguments)]
@@ -114,9 +120,10 @@ def encoded(batch: pa.RecordBatch) -> bytes:
 
 
 @pytest.mark.long
-def test_mutated_answers_are_read_or_refused_and_crash_nothing(read: Read) -> None:
+@pytest.mark.parametrize("schema", [SCHEMA, FIXED], ids=["any", "fixed width"], indirect=True)
+def test_mutated_answers_are_read_or_refused_and_crash_nothing(read: Read, schema: pa.Schema) -> None:
     rng = random.Random(20)
-    whole = encoded(pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA))
+    whole = encoded(pa.RecordBatch.from_pylist([{f.name: row[f.name] for f in schema} for row in ROWS], schema=schema))
     expected = read(whole)
     assert len(expected) == len(ROWS)
     start = 16 + int.from_bytes(whole[8:12], "little")

@@ -44,7 +44,9 @@ private[udo] final class Answers(
   private val joined = new JoinedRow
   private val plain = vectors.collect { case v: PlainColumn if v.fixed => v }.toArray
   private val plainRows =
-    if (kept.isEmpty && plain.length == answered.size && answered.forall(_.isInstanceOf[BoundReference])) Some(new PlainRows(plain, inUse)) else None
+    if (kept.isEmpty && plain.length == answered.size && answered.forall(_.isInstanceOf[BoundReference]))
+      Some(new PlainRows(plain, inUse))
+    else None
 
   /** The events of `answer`, each with the next one of `beside`; they are valid until the next call. */
   def rows(answer: Frame, beside: Iterator[InternalRow]): Iterator[InternalRow] = {

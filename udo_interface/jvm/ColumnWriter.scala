@@ -1,5 +1,7 @@
 package org.apache.spark.sql.udo
 
+import java.nio.ByteOrder
+
 import org.apache.arrow.vector._
 
 import org.apache.spark.sql.catalyst.InternalRow
@@ -247,8 +249,12 @@ private[udo] object ColumnWriter {
 
 /** Types whose values have the same bytes in a row of Spark's and in an Arrow column. */
 private[udo] object Plain {
+  // Where the highest byte comes first, a narrow value is not in the low bytes of its field.
+  private val lowFirst = ByteOrder.nativeOrder == ByteOrder.LITTLE_ENDIAN
+
   /** Bytes of a value; 0: a bit, -1: the bytes differ. */
   def width(vector: FieldVector): Int = vector match {
+    case _ if !lowFirst => -1
     case _: BitVector => 0
     case _: TinyIntVector => 1
     case _: SmallIntVector => 2

@@ -201,7 +201,8 @@ private[udo] final class Exchange(
     val parts = item.parts.toSeq
     current =
       if (parts.size == 1) loaded(parts.head, 0)
-      else if (item.inOrder || parts.exists(part => part.answer.header.rows != part.rows.size)) parts.iterator.flatMap(part => inUse(loaded(part, 0)))
+      else if (item.inOrder || parts.exists(part => part.answer.header.rows != part.rows.size))
+        parts.iterator.flatMap(part => inUse(loaded(part, 0)))
       else {
         val from = new Array[Int](parts.map(_.rows.size).sum)
         parts.zipWithIndex.foreach { case (part, i) => part.rows.foreach(from(_) = i) }
@@ -217,7 +218,8 @@ private[udo] final class Exchange(
     var done = false
     try {
       val id = if (answer.size == 0) call.outputId else answer.header.schema
-      val reader = readers.getOrElseUpdate((id, number), new Answers(schemas(id), expected, planned.dropRight(kept.size), kept, allocator, inUse))
+      val reader =
+        readers.getOrElseUpdate((id, number), new Answers(schemas(id), expected, planned.dropRight(kept.size), kept, allocator, inUse))
       if (kept.nonEmpty) requireOneEach(part, answer.header.rows)
       val found =
         try reader.rows(answer, part.rows.iterator.map(part.item.kept))

@@ -10,8 +10,8 @@ import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * A column of numbers, times, text or bytes, read where it lies. Arrow checks its buffers at every value, which costs several times as much as
- * the value; here `bind` checks all values of a batch at once.
+ * A column of numbers, times, text or bytes, read where it lies. Arrow checks its buffers at every value, which costs several times as
+ * much as the value; here `bind` checks all values of a batch at once.
  */
 private[udo] final class PlainColumn private (of: DataType, vector: FieldVector, width: Int) extends ColumnVector(of) {
   private var valid, data, offsets = 0L

@@ -1,4 +1,4 @@
-"""Remembers that there is no `dateutil`, for as long as the module path is the same.
+"""Remembers that there is no `dateutil`, for as long as it is looked for in the same places.
 
 Arrow looks for it whenever it finds out the type of Python values (`pa.array([1])`, `pc.greater(column, 5.0)`), and a search of the
 whole path costs as much as the values of a frame.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _NAME = "dateutil"
 
@@ -18,16 +19,16 @@ class Absent:
     """A finder of `dateutil` that knows where it has been looked for in vain."""
 
     def __init__(self) -> None:
-        self._searched: tuple[str, ...] | None = None
+        self._searched: tuple[Any, ...] | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module's spec; None for other modules. ModuleNotFoundError if it is nowhere on the path."""
+        """None, for the other finders to find it and all else. ModuleNotFoundError if none of them does."""
         if name != _NAME:
             return None
-        if (there := tuple(sys.path)) != self._searched:
-            if found := PathFinder.find_spec(name):
-                return found
-            self._searched = there
+        if (places := (*sys.meta_path, *sys.path)) != self._searched:
+            if any(finder.find_spec(name, None) for finder in sys.meta_path if finder is not self):
+                return None
+            self._searched = places
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
