@@ -16,10 +16,11 @@ from benchmarks import module_of
 from benchmarks.harness import record
 from benchmarks.harness.bringup import fresh, say
 from benchmarks.harness.rules import InvalidRun
+from udo_protocol.errors import UsageError
 
 SUITES = {
     "demo": "The README's main job as it is: events per second, and where a micro-batch's time goes.",
-    "throughput": "Events per second of one function called from Spark in six ways.",
+    "throughput": "Events per second of one function called from Spark in ten ways.",
     "micro_batch": "What a micro-batch costs before its rows do: without operators, with two, on either path.",
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
     "codec": "The event path's commands through the own RESP codec and through redis-py with hiredis, in turn.",
@@ -49,7 +50,7 @@ SUITES = {
 }
 # Suites with options of their own, listed in their module's OPTIONS.
 WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "migration", "update")
-# These try other inputs each time; a failure is repeated by the seed that they print.
+# These try new inputs in each run, and print the seed with which a failure can be repeated.
 FRESH = ("fuzz_layers", "fuzz_frames")
 EXIT_INVALID = 1
 
@@ -86,6 +87,8 @@ def _suite(name: str, text: str) -> click.Command:
         except InvalidRun as e:
             print(f"benchmarks: the run is invalid: {e}", file=sys.stderr)
             sys.exit(EXIT_INVALID)
+        except UsageError as e:
+            raise click.UsageError(str(e)) from e
         record.append(made)
         if as_json:
             print(json.dumps(made), flush=True)
@@ -111,7 +114,7 @@ for _name, _text in SUITES.items():
 def everything(only: tuple[str, ...], wait_min: float, dry_run: bool) -> None:
     """Make the runs whose figures docs/performance.md and docs/papers.md show, each on a quiet machine and on this commit.
 
-    Runs that are there already are not made again, so that a command that was stopped goes on where it was.
+    Runs that exist already are skipped, so that a command that was stopped continues where it was.
 
     Example: python -m benchmarks all --only throughput --only latency
     """
@@ -129,7 +132,7 @@ def everything(only: tuple[str, ...], wait_min: float, dry_run: bool) -> None:
 @main.command("figures")
 @click.option("--commit", help="Commit whose figures are shown.  [default: the one that is checked out]")
 def figures(commit: str | None) -> None:
-    """Copy a commit's newest figures into docs/performance.md and docs/papers.md, what came of the attacks into docs/sandbox.md.
+    """Copy a commit's newest figures into docs/performance.md and docs/papers.md, and the results of the attacks into docs/sandbox.md.
 
     Quick runs, runs on a busy machine, and runs of files that differed from the commit are refused.
 
@@ -139,7 +142,7 @@ def figures(commit: str | None) -> None:
     from benchmarks.harness.figures import copy_all, copy_attacks
 
     of = (commit or record.commit())[: record.DIGITS].removesuffix("+")
-    for line in (*copy_all((name for name in SUITES if name != "attacks"), of), *papers.copy_all(of), copy_attacks()):
+    for line in (*copy_all((name for name in SUITES if name != "attacks"), of), *papers.copy_all(of), copy_attacks(of)):
         print(line)
 
 

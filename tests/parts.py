@@ -71,7 +71,7 @@ _KEYED = tuple(
     f"udo_interface/test_{name}.py" for name in ("drawn_values", "inputs", "jvm_keyed", "keyed", "keyed_slots", "keys", "store_lane")
 )
 _PLANS = ("udo_interface/test_plans.py",)
-_SDKS = ("operators/test_sdks.py", "operators/test_history.py", "operators/test_surroundings.py")
+_SDKS = ("operators/test_cpp.py", "operators/test_sdks.py", "operators/test_history.py", "operators/test_surroundings.py")
 # What builds images and whole platforms in Docker.
 _PLATFORMS = ("cli/test_compose.py", "cli/test_demo.py", "docs/test_snippets.py", "operators/test_*.py")
 # The longest parts first: the short ones fill the rest.

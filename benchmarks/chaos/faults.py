@@ -37,7 +37,7 @@ WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER)
 _RECOVER_S = 1.0
-# A deployment changes one at a time, and an armed order waits for its instance.
+# Many wait: a deployment's changes take place one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
 _CANARY_S = 3.0
 # The node manager kills a stopped former owner after 10 s: it is resumed well before.

@@ -16,6 +16,10 @@ class Mismatch(Exception):
     """The guarantee is broken; the message says what was expected and what came."""
 
 
+class Stuck(Mismatch):
+    """A query did not end. No answer differs, and the machine may only be slow."""
+
+
 class Chains:
     """The last link of each key so far. Every answer must continue the one before it, and the clock must never go back."""
 

@@ -14,9 +14,9 @@ from benchmarks.operators.history.history import History
 
 ANSWERS = pa.schema([("k", pa.string()), ("id", pa.int64()), ("what", pa.string()), ("n", pa.int64())])
 LINKS = pa.schema([*ANSWERS, *(pa.field(name, pa.int64()) for name in ("before", "drawn", "at"))])
-# Of a key, by name.
+# The state of a key: values by name.
 State = dict[str, Any]
-# Of a manifest, by name.
+# Fields of a manifest, by name.
 Fields = Mapping[str, Any]
 # The version that is only tried, never to serve: it answers otherwise.
 OTHERWISE = "7"

@@ -54,7 +54,7 @@ def run(
         drawn = drawn | {NOTHING: _CALM * sum(drawn.values())}
 
     def given_up() -> bool:
-        return until.mismatch and bool(outcome.reports)
+        return until.mismatch and bool(outcome.mismatched)
 
     def enough(faults: Callable[[], Counter[str]]) -> bool:
         return given_up() or (time.monotonic() - started > until.deadline_s and until.shown(outcome.seeds, faults()))

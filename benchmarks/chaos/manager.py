@@ -22,7 +22,7 @@ def without_cut() -> str:
 
 
 def lacks(name: str) -> bool:
-    """Whether this node is to lack this rule."""
+    """Whether this node must lack this rule."""
     told = Path(sys.argv[sys.argv.index("--home") + 1]) / "chaos" / "broken"
     return told.exists() and told.read_text() == name
 

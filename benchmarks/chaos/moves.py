@@ -17,7 +17,7 @@ WEIGHTS = {MOVE: 12.0, SCALE: 2.0}
 STRATEGIES = ("cpal", "direct")
 # Numbers of groups, from one to all: a query has few keys, and so few groups with state.
 _NUMBERS = (1, 16, 64, KEY_GROUPS)
-# A step may wait for an instance or a server that was killed. A move that takes longer goes on by itself.
+# A step may wait for an instance or a server that was killed. A move that takes longer continues by itself.
 _WAIT_S = 20.0
 
 

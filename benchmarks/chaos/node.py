@@ -83,7 +83,8 @@ class ChaosNode:
             argv += ["--session-idle-s", "0"]  # the state of a query that has just stopped may be changed
             argv += ["--sandbox", "none"]  # instances get orders as files, and report their own pids
             argv += controlled.ARGUMENTS if self.setup.auto else ()
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            # In a session of its own: Ctrl-C in the terminal must not end the manager under queries that still run.
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         wait_until(self.api.healthy, _START_S, f"the node manager to serve; its log: {self._top}/manager.log")
 
     def stop(self) -> None:

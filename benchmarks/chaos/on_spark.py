@@ -28,12 +28,11 @@ from benchmarks.chaos.moves import WEIGHTS as MOVE_WEIGHTS
 from benchmarks.chaos.outcome import Outcome
 from benchmarks.chaos.stops import STOPPED, Stop, Stops
 from benchmarks.chaos.streaming import Called, StreamingQuery
-from benchmarks.harness.bringup import Platform, say
+from benchmarks.harness.bringup import Platform, say, spark_of
 from node_manager.servers import access
 from udo_cli.home import Home
 from udo_cli.options.daemons import UpOptions
 from udo_cli.platform import local
-from udo_interface.java import QUIET, spark_session
 from udo_protocol.errors import UdoError, WaitTimeout
 from udo_protocol.registry.canary import DIFFERENT, Measured
 
@@ -273,27 +272,26 @@ def run(
             p.deploy(name, kind.operator, slots=slots)
         conf = {"spark.udo.registry": p.registry_url, "spark.udo.node": p.node_socket}
         say("starting Spark")
-        spark = spark_session("udo-chaos", master="local[2,3]", **QUIET, **conf)
-        spark.sparkContext.setLogLevel("OFF")
-        faults, started = PlatformFaults(p, deployed, weights, slots), time.monotonic()
+        with spark_of(conf, "udo-chaos", "local[2,3]") as spark:
+            spark.sparkContext.setLogLevel("OFF")
+            faults, started = PlatformFaults(p, deployed, weights, slots), time.monotonic()
 
-        def query_of(seed: int) -> StreamingQuery | None:
-            if time.monotonic() - started > deadline_s:
-                return None
-            name = f"d{seed % len(KINDS)}"
-            called = Called(name, deployed[name], p.home.node, FRONT if seed % 2 else "")
-            fault = partial(faults.draw, name)
-            return StreamingQuery(spark, p.home.path / f"seed-{seed}", called, seed, fault, lambda: faults.stops.stood_still_s)
+            def query_of(seed: int) -> StreamingQuery | None:
+                if time.monotonic() - started > deadline_s:
+                    return None
+                name = f"d{seed % len(KINDS)}"
+                called = Called(name, deployed[name], p.home.node, FRONT if seed % 2 else "")
+                fault = partial(faults.draw, name)
+                return StreamingQuery(spark, p.home.path / f"seed-{seed}", called, seed, fault, lambda: faults.stops.stood_still_s)
 
-        def report(seed: int, query: StreamingQuery, error: str) -> str:
-            befell = ["what befell the platform:", *faults.happened[-40:]]
-            return "\n".join([f"seed {seed} on Spark: MISMATCH", error, *query.trace, *befell])
+            def report(seed: int, query: StreamingQuery, error: str) -> str:
+                befell = ["what befell the platform:", *faults.happened[-40:]]
+                return "\n".join([f"seed {seed} on Spark: MISMATCH", error, *query.trace, *befell])
 
-        try:
-            outcome.play(seeds, AT_ONCE, query_of, report, done)
-        finally:
-            faults.close()
-            spark.stop()
+            try:
+                outcome.play(seeds, AT_ONCE, query_of, report, done)
+            finally:
+                faults.close()
         outcome.faults += faults.counts
         outcome.add(faults.canaries, faults.happened[-60:])
         outcome.add_stops(faults.stops, faults.happened[-60:])

@@ -1,4 +1,4 @@
-"""What came of a range of seeds, whichever part plays them: their queries run several at once, and each is right or has a report."""
+"""The results of a range of seeds, in any part: several queries run at once, and each one is right or has a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from benchmarks.chaos.canaries import Canaries
-from benchmarks.chaos.judge import Mismatch
+from benchmarks.chaos.judge import Mismatch, Stuck
 from benchmarks.chaos.stops import Stops
 
 
@@ -42,6 +42,8 @@ class Outcome:
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     reports: dict[int | str, str] = field(default_factory=dict)
+    # Those of them whose answers or state differ; the others met an error that nobody expected, or did not end.
+    mismatched: set[int] = field(default_factory=set)
     slowest_s: float = 0.0
     # The longest time after a stop until all was well.
     slowest_back_s: float = 0.0
@@ -57,32 +59,38 @@ class Outcome:
         """Start the seeds in order, several at once. query_of: None if a seed is not to be started any more; report: of a seed, its query
         and what went wrong; done: called with each seed that succeeded."""
 
-        def one(seed: int) -> tuple[int, Q | None, str, float]:
-            began, query, error = time.monotonic(), query_of(seed), ""
+        def one(seed: int) -> tuple[int, Q | None, str, bool, float]:
+            began, query, error, differs = time.monotonic(), query_of(seed), "", False
             if query is not None:
                 try:
                     query.run()
                 except NotNeeded:
                     query = None
                 except Mismatch as e:
-                    error = str(e)
+                    error, differs = str(e), not isinstance(e, Stuck)
                 except Exception:
                     error = traceback.format_exc()
-            return seed, query, error, time.monotonic() - began
+            return seed, query, error, differs, time.monotonic() - began
 
         with ThreadPoolExecutor(at_once, thread_name_prefix="seed") as pool:
-            for future in as_completed([pool.submit(one, s) for s in seeds]):
-                seed, query, error, took_s = future.result()
-                if query is None:
-                    continue
-                self.seeds += 1
-                self.runs += query.runs
-                self.faults = self.faults + query.faults  # a new object: other seeds may be iterating over the old one
-                self.slowest_s = max(self.slowest_s, took_s)
-                if error:
-                    self.reports[seed] = report(seed, query, error)
-                else:
-                    done(seed)
+            try:
+                for future in as_completed([pool.submit(one, s) for s in seeds]):
+                    seed, query, error, differs, took_s = future.result()
+                    if query is None:
+                        continue
+                    self.seeds += 1
+                    self.runs += query.runs
+                    self.faults = self.faults + query.faults  # a new object: other seeds may be iterating over the old one
+                    self.slowest_s = max(self.slowest_s, took_s)
+                    if differs:
+                        self.mismatched.add(seed)
+                    if error:
+                        self.reports[seed] = report(seed, query, error)
+                    else:
+                        done(seed)
+            except BaseException:  # also Ctrl-C: without this, all seeds that wait would run first
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def add_stops(self, stops: Stops, happened: Iterable[str]) -> None:
         """Add the slowest recovery, and a report of each stop after which the platform did not recover."""

@@ -53,22 +53,28 @@ class _Versions:
 class Pair:
     """Node managers on two hosts with OPERATOR deployed three times. Methods may be called from any thread."""
 
+    changes: Changes
+
     def __init__(self, top: Path, net: Network) -> None:
-        self._top, self._net = top, net
+        self._top, self._net, self._url = top, net, ""
+        self._registry: subprocess.Popen[Any] | None = None
         self._managers: dict[str, subprocess.Popen[Any]] = {}
         self._up: set[str] = set()
         self._lock, self._losing = Lock(), Lock()
         self._threads: list[Thread] = []
-        home = Home(top)
         self.tls = Authority.of(top / "certs").sign_host([net.address, *(host.address for host in net.hosts.values())])
+
+    def begin(self) -> None:
+        """Start everything; whatever comes of it, `stop` ends what has started."""
+        top, net = self._top, self._net
         with (top / "log").open("ab") as log:
             command: list[str | Path] = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
             command += ["--tls", str(self.tls.ca.parent)]
-            self._registry = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._registry = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         address = top / "registry" / "address"
         wait_until(address.exists, _START_S, "the registry to listen")
         self._url = address.read_text("utf-8").strip()
-        platform = Platform(home, self._url, "", self.tls)
+        platform = Platform(Home(top), self._url, "", self.tls)
         self.changes = Changes(_Versions(platform))
         for version in VERSIONS:
             platform.push(OPERATOR, version, **HISTORY.versions[version])
@@ -89,7 +95,8 @@ class Pair:
             # In a sandbox instances would have a network of their own, and outlive their host.
             command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none", "--tls", self.tls.ca.parent]
             command += ["--listen", f"{host.address}:0"]
-            self._managers[host.name] = host.popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            # As the registry in a session of its own: Ctrl-C in the terminal must not end it under queries that still run.
+            self._managers[host.name] = host.popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
         def answers() -> bool:
             return all(self._serving(host.name, name) == slots for name, slots in ((OPERATOR, 1), (WIDE, SLOTS)))
@@ -144,7 +151,7 @@ class Pair:
         """Stop both nodes and the registry."""
         for thread in self._threads:
             thread.join(_START_S)
-        for process in (*self._managers.values(), self._registry):
+        for process in (*self._managers.values(), *((self._registry,) if self._registry else ())):
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_S)
@@ -162,6 +169,7 @@ def pair() -> Iterator[Pair]:
             raise InvalidRun(str(e)) from e
         made = Pair(Path(top), net)
         try:
+            made.begin()
             yield made
         finally:
             made.stop()

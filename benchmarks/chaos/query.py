@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.chaos.attempt import Attempt, Identity, Rows
 from benchmarks.chaos.carried import CARRIED, DROPPED, carry
 from benchmarks.chaos.faults import Faults
-from benchmarks.chaos.judge import Mismatch, judge
+from benchmarks.chaos.judge import Mismatch, Stuck, judge
 from benchmarks.chaos.node import ChaosNode
 from benchmarks.chaos.oracle import Event
 from benchmarks.chaos.outcome import NotNeeded
@@ -196,7 +196,7 @@ class Query:
         done: dict[int, Rows] = {}
         while len(done) < len(wanted):
             if time.monotonic() - self._started - self._node_faults.stops.stood_still_s > STUCK_S:
-                raise Mismatch(f"stuck in epoch {epoch} for {STUCK_S:g} s")
+                raise Stuck(f"stuck in epoch {epoch} for {STUCK_S:g} s")
             if self._enough():
                 for left in live.values():
                     left.die()

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.chaos.attempt import EVENTS, Rows
-from benchmarks.chaos.judge import Mismatch, judge
+from benchmarks.chaos.judge import Mismatch, Stuck, judge
 from benchmarks.chaos.kinds import Kind
 from benchmarks.chaos.plans import BEFORE, BEHIND, EVALUATED
 from benchmarks.chaos.query import events_of, keys_of
@@ -85,7 +85,7 @@ class StreamingQuery:
         replayed = False
         while True:
             if time.monotonic() - self._started - self._stood_still_s() > STUCK_S:
-                raise Mismatch(f"stuck for {STUCK_S:g} s")
+                raise Stuck(f"stuck for {STUCK_S:g} s")
             self._start_once()
             epochs = committed(self._dir / "ckpt")
             if sum(map(len, epochs)) < len(self._files):

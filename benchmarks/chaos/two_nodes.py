@@ -15,7 +15,7 @@ from threading import Thread
 
 from benchmarks.chaos.attempt import SENT, Rows, batches
 from benchmarks.chaos.changes import BACK_DOWN, MIGRATE, UPDATE
-from benchmarks.chaos.judge import Mismatch, require_answers
+from benchmarks.chaos.judge import Mismatch, Stuck, require_answers
 from benchmarks.chaos.kinds import ANSWERS, HISTORY
 from benchmarks.chaos.moves import STRATEGIES, mapped
 from benchmarks.chaos.oracle import Event, Oracle
@@ -96,7 +96,7 @@ class StoredQuery:
         away = False
         while True:
             if time.monotonic() - self._started > _STUCK_S:
-                raise Mismatch(f"stuck in epoch {epoch} for {_STUCK_S:g} s")
+                raise Stuck(f"stuck in epoch {epoch} for {_STUCK_S:g} s")
             if not away and self._chance(_LOSE) and self._nodes.lose(victim := self.rng.choice("ab")):
                 self._did(LOST, victim)
             node = self._nodes.pick(self.rng)
@@ -129,7 +129,7 @@ class StoredQuery:
             return rows
 
     def _maybe_move(self, node: str) -> None:
-        """While the attempt goes on, give some key groups to another slot: of that node, or of either one for a deployment over both."""
+        """During the attempt, move some key groups to another slot: on that node, or, for a deployment over both nodes, on either."""
         if self.deployment == OPERATOR or not self._chance(_MOVE) or (self._moving is not None and self._moving.is_alive()):
             return
         groups = self.rng.sample(range(KEY_GROUPS), self.rng.choice((1, 32, KEY_GROUPS)))
@@ -149,7 +149,7 @@ class StoredQuery:
         self._moving.start()
 
     def _maybe_change(self) -> None:
-        """While the attempt goes on, update the deployment on both nodes."""
+        """During the attempt, update the deployment on both nodes."""
         if not self._chance(_CHANGE) or (self._changing is not None and self._changing.is_alive()):
             return
         kind = self.rng.choice((UPDATE, MIGRATE, BACK_DOWN))

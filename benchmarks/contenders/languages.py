@@ -22,7 +22,7 @@ def inside(df: DataFrame, operation: str) -> DataFrame:
         return native.map_in_arrow(df, operation)
     if operation in _EACH:
         return df.mapInArrow(_EACH[operation], df.schema)
-    return repartitioned(df, ["card"], _KEYED).mapInArrow(_count, COUNTED)
+    return repartitioned(df, ["card"], _KEYED).mapInArrow(_COUNTS[operation], COUNTED)
 
 
 def _forward_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -46,3 +46,16 @@ def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             n = counts[event["card"]] = counts.get(event["card"], 0) + 1
             rows.append({"id": event["id"], "card": event["card"], "n": n})
         yield pa.RecordBatch.from_pylist(rows, schema=_COUNTED)
+
+
+def _count_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    counts: dict[int, int] = {}
+    for batch in batches:
+        numbers = []
+        for card in batch.column("card").to_pylist():
+            n = counts[card] = counts.get(card, 0) + 1
+            numbers.append(n)
+        yield pa.RecordBatch.from_arrays([batch.column("id"), batch.column("card"), pa.array(numbers, pa.int64())], schema=_COUNTED)
+
+
+_COUNTS = {"keyed_count": _count, "keyed_count_batches": _count_batches}

@@ -16,18 +16,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.fuzz.samples import Sample, framed, samples
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats import body
-from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
-from udo_protocol.queue.frame import DATA, Header, decode, encode
+from udo_protocol.formats.schema import from_ipc
+from udo_protocol.queue.frame import decode
 
-ROWS = 40
 # The bytes around a frame in memory. Eight of them in a row in an answer show that it was read from outside its frame.
 POISON = b"\xd5" * 4096
 # The limits of one decoding: a mutation that takes more is a bomb.
@@ -40,67 +38,6 @@ NOTE = struct.Struct("<q")
 
 class Wrong(Exception):
     """A mutation was neither refused nor decoded rightly."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A valid frame, and the schema message that goes with it."""
-
-    name: str
-    schema: bytes
-    frame: bytes
-
-
-@cache
-def samples() -> tuple[Sample, ...]:
-    """Make a frame for each of Arrow's column layouts, including those that frames do not carry."""
-    n = range(ROWS)
-    strings = [f"merchant {i}" if i % 5 else None for i in n]
-    views = [f"a text beyond twelve bytes {i}" for i in n]
-    runs = pa.RunEndEncodedArray.from_arrays(pa.array([9, 20, ROWS], pa.int32()), pa.array([1, 2, 3]))
-    kinds = pa.array([i % 2 for i in n], pa.int8())
-    halves = [pa.array([i for i in n if i % 2 == 0]), pa.array([str(i) for i in n if i % 2])]
-    columns: dict[str, dict[str, pa.Array]] = {
-        "fixed": {"i": pa.array(n), "f": pa.array([i / 3 for i in n]), "b": pa.array([i % 3 == 0 if i % 4 else None for i in n])},
-        "times": {"t": pa.array(n, pa.timestamp("us", "UTC")), "d": pa.array(n, pa.date32()), "m": pa.array(n, pa.time64("us"))},
-        "decimals": {"d": pa.array([Decimal(i) for i in n], pa.decimal128(10, 2)), "x": pa.array([b"four"] * ROWS, pa.binary(4))},
-        "strings": {"s": pa.array(strings), "u": pa.array(["ü" * (i % 4) for i in n]), "b": pa.array([b"\xff\0"] * ROWS)},
-        "large": {"s": pa.array(strings, pa.large_string()), "b": pa.array([b"xy"] * ROWS, pa.large_binary())},
-        "lists": {"l": pa.array([[i] * (i % 4) for i in n]), "t": pa.array([["a", None, "bb"]] * ROWS), "n": pa.nulls(ROWS)},
-        "sized": {"l": pa.array([[i, i] for i in n], pa.list_(pa.int32(), 2)), "g": pa.array([["x"]] * ROWS, pa.large_list(pa.string()))},
-        "structs": {"s": pa.array([{"x": i, "y": [str(i)]} if i % 3 else None for i in n])},
-        "maps": {"m": pa.array([[("k", str(i)), ("l", None)] for i in n], pa.map_(pa.string(), pa.string()))},
-        "dictionaries": {"d": pa.array(strings).dictionary_encode()},
-        "views": {"v": pa.array(views, pa.string_view()), "b": pa.array([b"xx"] * ROWS, pa.binary_view())},
-        "list views": {"v": pa.array([[i] * (i % 4) for i in n], pa.list_view(pa.int64()))},
-        "runs": {"r": runs},
-        "unions": {
-            "d": pa.UnionArray.from_dense(kinds, pa.array([i // 2 for i in n], pa.int32()), halves),
-            "s": pa.UnionArray.from_sparse(kinds, [pa.array(n), pa.array([str(i) for i in n])]),
-        },
-    }
-    made = [_sample(name, pa.record_batch(c)) for name, c in columns.items()]
-    packed = pa.record_batch({"s": pa.array(["x" * 4096] * ROWS)})
-    return (*made, *(_sample(codec, packed, codec) for codec in ("lz4", "zstd")))
-
-
-def _sample(name: str, batch: pa.RecordBatch, codec: str | None = None) -> Sample:
-    ipc = to_ipc(batch.schema)
-    header = Header(lane="lane", number=1, kind=DATA, rows=batch.num_rows, schema=schema_id(ipc))
-    if codec is None:
-        return Sample(name, ipc, b"".join(map(bytes, encode(header, batch))))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
-        writer.write_batch(batch)
-    messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
-    return Sample(name, ipc, framed(header, messages[1].serialize().to_pybytes()))
-
-
-def framed(header: Any, message: bytes) -> bytes:
-    """Make a frame around any bytes, valid or not."""
-    head: bytes = header.SerializeToString()
-    start = struct.pack("<4sHHII", b"UDOF", 1, 0, len(head), len(message)) + head
-    return start + b"\0" * (-len(head) % 8) + message
 
 
 # -- mutations ----------------------------------------------------------------------------------------------------------
@@ -282,18 +219,26 @@ def mutation(seed: int, number: int) -> tuple[Sample, str, bytes, bytes]:
 
 
 def verdict(schema: bytes, data: bytes) -> str:
-    """Decode a frame; return 'refused' or 'right', and raise Wrong for anything else. A crash is seen by the parent."""
+    """Decode a frame, then once more with its text left to the reader; return 'refused' or 'right' of the first, and raise Wrong for
+    anything else. A crash is seen by the parent."""
+    found, without_text = _verdict(schema, data, text=True), _verdict(schema, data, text=False)
+    if found == "right" and without_text == "refused":
+        raise Wrong("refused only where its text is not checked")
+    return found
+
+
+def _verdict(schema: bytes, data: bytes, *, text: bool) -> str:
     surrounded = pa.py_buffer(POISON + data + POISON).slice(len(POISON), len(data))
     try:
         frame = decode(surrounded)
-        batch = frame.batch(from_ipc(schema))
+        batch = frame.batch(from_ipc(schema), text=text)
     except ProtocolError:
         return "refused"
     except Exception as e:
         raise Wrong(f"not a typed error: {type(e).__name__}: {e}") from e
     if batch.num_rows != frame.header.rows:
         raise Wrong(f"{batch.num_rows} rows, announced were {frame.header.rows}")
-    _require_own_bytes(batch, surrounded)
+    _require_own_bytes(batch, surrounded, text=text)
     return "right"
 
 
@@ -302,10 +247,14 @@ def stream_verdict(schema: bytes, data: bytes) -> str:
     begin = 16 + struct.unpack_from("<I", data, 8)[0] if len(data) > 16 else 0
     stream = schema + data[begin + -begin % 8 :]
     surrounded = pa.py_buffer(POISON + stream + POISON).slice(len(POISON), len(stream))
+    return [_stream_verdict(surrounded, text=text) for text in (False, True)][-1]
+
+
+def _stream_verdict(stream: pa.Buffer, *, text: bool) -> str:
     try:
-        _, batches = body.read_stream(surrounded)
+        _, batches = body.read_stream(stream, text=text)
         for batch in batches:
-            _require_own_bytes(batch, surrounded)
+            _require_own_bytes(batch, stream, text=text)
     except ProtocolError:
         return "refused"
     except Wrong:
@@ -315,16 +264,21 @@ def stream_verdict(schema: bytes, data: bytes) -> str:
     return "right"
 
 
-def _require_own_bytes(batch: pa.RecordBatch, data: pa.Buffer) -> None:
+def _require_own_bytes(batch: pa.RecordBatch, data: pa.Buffer, *, text: bool) -> None:
     for buffer in (b for column in batch.columns for b in column.buffers() if b is not None):
         if buffer.size and not (data.address <= buffer.address and buffer.address + buffer.size <= data.address + len(data)):
             raise Wrong("a column lies outside of its frame")
+    columns = batch.columns if text else [column.view(body._bare(column.type)) for column in batch.columns]
     try:
-        batch.validate(full=True)
-        text = repr(batch.to_pylist()).encode("utf-8", "replace")
-    except (ValueError, ArithmeticError, LookupError):  # a date or a number that Python does not have; in a stream, invalid text
+        for column in columns:
+            column.validate(full=True)
+    except pa.ArrowInvalid as e:
+        raise Wrong(f"decoded, but invalid: {e}") from e
+    try:
+        values = repr([column.to_pylist() for column in columns]).encode("utf-8", "replace")
+    except (ValueError, ArithmeticError, LookupError):  # a date or a number that Python does not have
         return
-    if repr(POISON[:8])[2:-1].encode() in text and POISON[:8] not in bytes(data):
+    if repr(POISON[:8])[2:-1].encode() in values and POISON[:8] not in bytes(data):
         raise Wrong("what lay beside the frame is in the answer")
 
 

@@ -9,11 +9,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,6 +31,9 @@ from udo_protocol.errors import UdoError
 from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 OPERATORS = Path(__file__).parents[1] / "operators"
 START_TIMEOUT_S = 60.0
 _LOOK_S = 0.02
@@ -42,7 +45,7 @@ def say(text: str) -> None:
 
 
 def fresh() -> int:
-    """Return a new random first seed, so that suites which try inputs try others in each run; they print it."""
+    """Return a random first seed, so that suites with random inputs try new ones in each run; they print it."""
     return secrets.randbelow(1_000_000_000)
 
 
@@ -143,7 +146,7 @@ class Platform:
         return found
 
     def _containers(self) -> list[int]:
-        """The first processes of this node's containers, which cannot be told by paths: inside, these are others."""
+        """The main processes of this node's containers, which paths do not identify: inside a container they are different."""
         if self.node().status().driver != "docker":
             return []
         import docker
@@ -175,6 +178,21 @@ def platform(driver: str, sandbox: str = "auto", *, tls: bool = False, decide_s:
     finally:
         local.stop(home, say)
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def spark_of(settings: Mapping[str, Any], name: str = "udo benchmarks", master: str = "local[2]") -> Iterator[SparkSession]:
+    """Run a Spark session with these settings, quietly; stop it at the end."""
+    from udo_interface.java import QUIET, spark_session
+
+    with local.interruptible():
+        spark = spark_session(name, master, **QUIET, **settings)
+        try:
+            local.arm()  # PySpark has put its own handler of Ctrl-C in place of ours, which cleans up
+            spark.sparkContext.setLogLevel("ERROR")
+            yield spark
+        finally:
+            spark.stop()
 
 
 @contextmanager

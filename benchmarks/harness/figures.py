@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks import module_of
-from benchmarks.harness import record, tables
+from benchmarks.harness import page, record, tables
 from benchmarks.harness.record import Record
 from benchmarks.verification import attacks
 
@@ -36,9 +36,9 @@ def caption(made: Record) -> str:
 
 def newest(name: str, commit: str, driver: str = "process", results: Path = record.RESULTS) -> Record | str:
     """Return a suite's newest record of a full run of `commit` with this driver on a quiet machine, or why there is none. A suite may
-    join several records (`together`)."""
+    join several records (`together`). Trials with other options than those of page.RUNS do not count."""
     module = module_of(name)
-    found = [r for r in record.runs(name, results) if r["arguments"].get("driver", driver) == driver]
+    found = [r for r in record.runs(name, results) if r["arguments"].get("driver", driver) == driver and page.has(r)]
     fit = [r for r in found if not record.unfit(r, commit)]
     made: Record | None = module.together(fit) if hasattr(module, "together") else record.newest(fit)
     if made is not None:
@@ -68,11 +68,13 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
     document.write_text(text, "utf-8")
 
 
-def copy_attacks(document: Path = SANDBOX) -> str:
-    """Copy the results of the attacks on each driver; return a line on the result."""
-    found = [record.decode(attacks.Figures, run) for run in record.runs("attacks") if not run.get("only")]
-    if not found:
-        return "attacks: no run yet; python -m benchmarks attacks"
+def copy_attacks(commit: str, document: Path = SANDBOX, results: Path = record.RESULTS) -> str:
+    """Copy the results of this commit's attacks on each driver; return a line on the result. The load does not matter to them."""
+    made = [run for run in record.runs("attacks", results) if not run.get("only") and run["commit"] == commit]
+    if not made:
+        return f"attacks: not copied: no run of commit {commit}; python -m benchmarks attacks"
+    found = [record.decode(attacks.Figures, run) for run in made]
     table = tables.markdown([attacks.comparison(found), attacks.refusals(found)])
-    document.write_text(replace_between(document.read_text("utf-8"), "attacks", table), "utf-8")
-    return f"attacks: {len(found)} runs, the newest of each driver"
+    text = replace_between(document.read_text("utf-8"), "attacks", f"{table}\n\n{caption(made[-1])}")
+    document.write_text(text, "utf-8")
+    return f"attacks: {len(found)} run{'s' if len(found) > 1 else ''}, the newest of each driver"

@@ -48,6 +48,11 @@ class Arrivals:
         self.times.append(time.perf_counter())
         self.batches.append(batch)
 
+    def clear(self) -> None:
+        """Forget what came so far."""
+        self.times.clear()
+        self.batches.clear()
+
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of all answers, in order of arrival."""
         return np.concatenate([b.column(name).to_numpy() for b in self.batches]) if self.batches else np.empty(0, np.int64)

@@ -47,12 +47,21 @@ RUNS: tuple[Run, ...] = (
     ("checkpoint_allocation",),
     ("exactly_once",),
 )
+# It may be made in slices, with options that say which seeds.
+SLICED = "exactly_once"
 LOOK_S, TELL_S = 5.0, 60.0
+# A run notes the load average itself, once it has started, which adds to it: up to 0.1 in the 5 s after which Linux looks.
+WAIT_BELOW = record.QUIET - 0.1
 
 
 def is_there(run: Run, commit: str, results: Path = record.RESULTS) -> bool:
     """Whether there is a run whose figures may be shown as those of `commit`."""
     return any(tuple(made.get("command", ())) == run and not record.unfit(made, commit) for made in record.runs(run[0], results))
+
+
+def has(made: record.Record) -> bool:
+    """Whether this record is of one of the runs, or a slice of the one that is made in slices."""
+    return made["name"] == SLICED or tuple(made.get("command", ())) in RUNS
 
 
 def make(runs: Sequence[Run], commit: str, wait_s: float, *, dry_run: bool = False) -> bool:
@@ -84,18 +93,19 @@ def _run(run: Run) -> int:
             return process.wait()
         except BaseException:
             process.terminate()
+            process.wait()
             raise
 
 
 def quiet(wait_s: float, load_now: Callable[[], float] = lambda: os.getloadavg()[0]) -> bool:
-    """Wait until the machine's load average is below QUIET; False after `wait_s`."""
+    """Wait until the machine's load average is below WAIT_BELOW; False after `wait_s`."""
     began, told = time.monotonic(), -math.inf
-    while (load := load_now()) >= record.QUIET:
+    while (load := load_now()) >= WAIT_BELOW:
         now = time.monotonic()
         if now - began >= wait_s:
             return False
         if now - told >= TELL_S:
-            say(f"load average {load:.2f}; waiting until it is below {record.QUIET:g}")
+            say(f"load average {load:.2f}; waiting until it is below {WAIT_BELOW:g}")
             told = now
         time.sleep(LOOK_S)
     return True

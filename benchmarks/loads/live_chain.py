@@ -48,7 +48,7 @@ Events = list[dict[str, int]]
 
 @dataclass(frozen=True)
 class Decider:
-    """Who decides about the slots, with these settings: each deployment's own `policy`, or with '' the application that they form.
+    """The controller of the slots, with its settings: each deployment's own `policy`, or, if that is '', the application that they form.
 
     pause_s: the source's pause at each step, as with pause and resume.
     """
@@ -133,13 +133,15 @@ class LiveOutcome:
     due: npt.NDArray[np.float64]
     slots: list[tuple[float, int]] = field(default_factory=list)  # (perf_counter, slots in all)
     steps: int = 0
-    paused_s: float = 0.0
+    paused_s: float = 0.0  # in all
+    pause_s: float = 0.0  # each
 
     def figures(self) -> LiveDay:
         """Return the figures that benchmarks.suites.elasticity reports."""
         ms = 1000 * (self.at - self.due)
         gaps = np.diff(np.sort(self.at), prepend=self.due[0])
-        down_s = float(np.clip(gaps - GAP_S, 0, None).sum())
+        # A pause counts in full, and not again as part of the gap that it makes.
+        down_s = self.paused_s + float(np.clip(gaps - GAP_S - self.pause_s, 0, None).sum())
         held = sum(n * (b - a) for (a, n), (b, _) in itertools.pairwise(self.slots))
         return LiveDay(
             availability_percent=round(100 * (1 - min(down_s / self.seconds, 1.0)), 3),
@@ -215,7 +217,7 @@ class _Day:
         if len(ids) != sent or len(np.unique(ids)) != sent:
             raise InvalidRun(f"the chain: {sent} events were sent, {len(ids)} came back, {len(np.unique(ids))} of them different")
         due_s = begun + np.array([event["due_us"] for event in self._back]) / 1e6
-        return LiveOutcome(self._day_s, np.array(self._at), due_s, slots, steps, paused_s)
+        return LiveOutcome(self._day_s, np.array(self._at), due_s, slots, steps, paused_s, self._pause_s)
 
     def _sink(self, events: Events) -> None:
         with self._lock:

@@ -37,7 +37,7 @@ class ClusterFigures:
 
 
 def play(policy: str, hours: float, seed: int) -> ClusterFigures:
-    """Simulate so many hours."""
+    """Simulate this many hours."""
     rng, decide = np.random.default_rng(seed), policies.find("balance", policy)
     log_rate, flared = rng.normal(0, SPREAD, GROUPS), np.zeros(GROUPS, bool)
     keys_map, limits, steps = start(GROUPS, NODES), BalanceLimits(max_moves=MOST_MOVES), int(hours * 3600 / DECIDE_S)

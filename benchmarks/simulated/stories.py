@@ -79,7 +79,7 @@ def detect(
 
 
 def generated(n: int, seed: int) -> list[str]:
-    """Make tweets about stories that come up, are told in other words, repeated, and forgotten."""
+    """Make tweets about stories that appear, are reworded, repeated, and forgotten."""
     rng = np.random.default_rng(seed)
     words = [f"w{i}" for i in range(20_000)]
     stories: list[list[str]] = []

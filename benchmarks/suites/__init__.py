@@ -1,1 +1,1 @@
-"""What is measured: a module for each suite, with `run` and `sections`."""
+"""The measurements: a module for each suite, with `run` and `sections`."""

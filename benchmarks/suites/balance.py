@@ -118,7 +118,7 @@ class SimulatedFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveFigures:
-    """By policy, at the exponents 1.5 and 1.2. timeline: per epoch of the first, by policy. model: the simulated run."""
+    """By policy, at the exponents 1.5 and 1.2. timeline: the first round's epochs, by policy. model: the simulated run."""
 
     simulated: Literal[False]
     policies: dict[str, OnEngines]

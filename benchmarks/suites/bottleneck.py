@@ -45,7 +45,7 @@ class Detector:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Detector):
-    """Those of the fuzzy detection, and beside them those of the threshold. interval_s: of real deployments; model: the simulated run."""
+    """The fuzzy detection's figures, and those of the threshold beside them. interval_s: on real deployments; model: the simulated run."""
 
     simulated: bool
     episodes: int

@@ -110,7 +110,7 @@ class AtScale:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(OfPlanner, Gaps, AtScale):
-    """Those of the planner `paired`, and beside them those of `anywhere`; `by_peak`: ratios by peak and planner."""
+    """The figures of the planner `paired`, and those of `anywhere` beside them; `by_peak`: ratios by peak and planner."""
 
     data: str
     anywhere: OfPlanner

@@ -124,7 +124,7 @@ def frame(ask: Ask, n: int, payload: list[bytes]) -> None:
 
 
 def measure(path: str, client: str, size: int, seconds: float) -> Cost:
-    """Measure one client's frames of this size for so long."""
+    """Measure one client's frames of this size for `seconds`."""
     admin = Connection(path)
     admin.call("FLUSHALL")
     admin.call("FCALL", "udo_open", 1, KEYS.prefix, LANE, TTL_MS, b"12345678", b"schema")

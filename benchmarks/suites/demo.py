@@ -27,7 +27,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class _Report:
-    """What `udo demo --json` prints, as far as it is needed here."""
+    """The part of the output of `udo demo --json` that is needed here."""
 
     events_in: int
     events_per_s: float

@@ -30,12 +30,14 @@ from udo_interface.client import Client
 OPERATORS = {"costly": "costly", "light": "each"}
 BATCH = 10_000
 SETTLE_S = 0.5
-BEGIN_S = 30.0
+BEGIN_S, END_S = 30.0, 60.0
+# A diff that reports the same counts this often in a row, twice a second, has compared what it could.
+STILL = 3
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a diff has seen: frames that it compared, those that were different, all that it saw, and those that it missed."""
+    """A diff's counts of frames: compared, different, seen in all, and missed."""
 
     frames: int
     different: int
@@ -102,7 +104,7 @@ def flow(client: Client, tally: Tally, sent: int, seconds: float) -> tuple[int, 
 
 @contextmanager
 def diff(p: Platform, operator: str, reports: list[Report]) -> Iterator[None]:
-    """Diff with version 2 inside the block; append the diff's last report to `reports`."""
+    """Diff with version 2 inside the block; append to `reports` its report after the frames that wait were compared. Wait for its end."""
     said: list[str] = []
     failed: list[Exception] = []
     ending = threading.Event()
@@ -112,7 +114,7 @@ def diff(p: Platform, operator: str, reports: list[Report]) -> Iterator[None]:
             events = p.node().diff(operator, "2", for_s=3600)
             for event in events:
                 said.append(event.report_json)
-                if ending.is_set():
+                if ending.is_set() and _still(said):
                     events.close()  # type: ignore[attr-defined]
                     return
         except Exception as e:
@@ -126,13 +128,21 @@ def diff(p: Platform, operator: str, reports: list[Report]) -> Iterator[None]:
         yield
     finally:
         ending.set()
-        thread.join(BEGIN_S)
+        thread.join(END_S)
     if failed or thread.is_alive():
         raise InvalidRun(f"the diff failed: {failed or 'it did not end'}")
     report = record.decode(Report, json.loads(said[-1]))
     if report.different:
         raise InvalidRun(f"the same code was found different: {said[-1]}")
     reports.append(report)
+    # Without this the next round, without a diff, would begin beside its instance.
+    wait_until(lambda: not any(s.diff for s in p.node().status().slots), END_S, "the end of the diff")
+
+
+def _still(said: list[str]) -> bool:
+    """Whether the last reports have the same counts."""
+    last = [record.decode(Report, json.loads(text)) for text in said[-STILL:]]
+    return len(last) == STILL and len({r.seen + r.missed for r in last}) == 1
 
 
 def run(*, quick: bool, driver: str, seed: int) -> Figures:
@@ -148,7 +158,7 @@ def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> OfOper
     without: list[float] = []
     during: list[float] = []
     reports: list[Report] = []
-    tally, sent = Tally(), 0
+    tally, sent, diffed = Tally(), 0, 0
     for version in ("1", "2"):
         p.push(operator, version)
     p.deploy(operator, operator)
@@ -158,10 +168,13 @@ def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> OfOper
             time.sleep(SETTLE_S)
             sent, rate = flow(client, tally, sent, seconds)
             without.append(rate)
+            before = sent
             with diff(p, operator, reports):
                 sent, rate = flow(client, tally, sent, seconds)
             during.append(rate)
-    compared = sum(r.frames for r in reports) / max(sum(r.seen + r.missed for r in reports), 1)
+            diffed += sent - before
+    # Of all frames sent: reports do not count what waits, or was dropped at the end. Each batch is a frame.
+    compared = sum(r.frames for r in reports) * BATCH / max(diffed, 1)
     return OfOperator(
         events_per_s=Rates(round(statistics.median(without[1:])), round(statistics.median(during[1:]))),
         diff_vs_without=round(statistics.median(d / w for d, w in zip(during[1:], without[1:], strict=True)), 3),

@@ -1,4 +1,4 @@
-"""One operator in every language whose toolchain is here: through UDO, against Python through UDO and Python inside Spark, in one session.
+"""One operator in every language whose toolchain is installed, through UDO, against Python through UDO and inside Spark, in one session.
 
 Every contender gets the same DataFrame and writes to Spark's noop sink, in turn. Before anything is timed, each one's answer is compared
 with plain Spark SQL, in a round of full size, which is dropped. The programs are the SDKs' conformance operators. Also measured: the cost
@@ -32,7 +32,7 @@ from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.sdk.api import Context
 
 from benchmarks.contenders.languages import inside
-from benchmarks.harness.bringup import Platform, platform, say
+from benchmarks.harness.bringup import Platform, platform, say, spark_of
 from benchmarks.harness.rules import InvalidRun
 from benchmarks.harness.tables import Section
 from benchmarks.loads import hops
@@ -43,7 +43,6 @@ from udo_cli.conformance import suite
 from udo_cli.conformance.player import starting
 from udo_cli.conformance.schemas import EVENTS, N
 from udo_interface import connect, udo
-from udo_interface.java import QUIET, spark_session
 
 RUNTIMES = Path(__file__).parents[2] / "runtimes"
 _BUILD_S, _REPLY_S = 600, 30.0
@@ -193,7 +192,7 @@ _KEYED = 'id = "int64"\ncard = "int64"\n'
 
 
 def at_hand() -> dict[str, Language]:
-    """Return the languages whose toolchain is here, and print them."""
+    """Return the languages whose toolchain is installed, and print them."""
     found = {name: language for name, language in LANGUAGES.items() if shutil.which(language.toolchain)}
     say(f"languages: {', '.join(found) or 'none'}; without toolchain: {', '.join(LANGUAGES.keys() - found.keys()) or 'none'}")
     return found
@@ -293,18 +292,8 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
             first[name] = first_frames(start, work, starts)
             rehearsed[name] = updates(p, f"{name}_{REHEARSED}", count)
             unrehearsed[name] = updates(p, f"{name}_{UNREHEARSED}", count)
-        spark = spark_session(
-            "udo benchmarks",
-            "local[2]",
-            **QUIET,
-            **{
-                "spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_PER_BATCH,
-                "spark.sql.shuffle.partitions": 2,
-                "spark.udo.node": p.node_socket,
-            },
-        )
-        stack.callback(spark.stop)
-        spark.sparkContext.setLogLevel("ERROR")
+        conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_PER_BATCH, "spark.sql.shuffle.partitions": 2}
+        spark = stack.enter_context(spark_of({**conf, "spark.udo.node": p.node_socket}))
         rates = {operation.name: _measured(spark, p, operation, list(found), quick, rounds, seed) for operation in OPERATIONS}
     return Figures(
         languages={name: _ratios(rates, name, "inside_spark") for name in [*found, "python"]},

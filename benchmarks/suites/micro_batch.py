@@ -20,12 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness.bringup import platform, say
+from benchmarks.harness.bringup import platform, say, spark_of
 from benchmarks.harness.rules import InvalidRun
 from benchmarks.harness.tables import Section
 from benchmarks.suites.state import finish
 from udo_interface import local_files, udo
-from udo_interface.java import QUIET, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,9 +105,7 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
         for name in ("first", "second"):
             p.deploy(name, "forward")
         more = {"spark.udo.node": p.node_socket, "spark.sql.streaming.numRecentProgressUpdates": batches + 1}
-        spark = spark_session("udo benchmarks", "local[2]", **QUIET, **more, **local_files.settings())
-        stack.callback(spark.stop)
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = stack.enter_context(spark_of({**more, **local_files.settings()}))
         source = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udo-bench-files-")))
         write(source, batches, seed)
         contenders = ways(p.registry_url)

@@ -29,7 +29,7 @@ from benchmarks.harness.tables import Section
 from tests.conftest import wait_until
 from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
-from udo_protocol.errors import UdoError
+from udo_protocol.errors import UdoError, UsageError
 
 NODES = "abc"
 SLOTS = 3
@@ -137,7 +137,9 @@ class Loss:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> Figures:
-    """Run the whole suite; each time the node of another slot is lost."""
+    """Run the whole suite; each time the node of another slot is lost. UsageError with another driver than that of its nodes."""
+    if driver != "process":
+        raise UsageError(f"--driver {driver}: the nodes of this benchmark run their instances as processes")
     times = 1 if quick else 10
     found: dict[str, list[float]] = {KILLED: [], CUT_OFF: []}
     normal: list[float] = []

@@ -101,13 +101,14 @@ class Epochs:
         from udo_protocol.errors import UdoError
         from udo_protocol.queue.connection import ReplyError
 
-        attempt = self.open([before, after])
+        attempt, expected = self.open([before, after]), len(before) + len(after)
         attempt.step()
         started = time.perf_counter()
         kill()
         while True:
             try:
-                while attempt is None or not (attempt.complete if end else len(attempt.rows) == len(before) + len(after)):
+                # An attempt that is complete may have fewer answers: `_finish` counts them as lost.
+                while attempt is None or not (attempt.complete or (not end and len(attempt.rows) >= expected)):
                     attempt = attempt or self.open([before, after])
                     attempt.step()
                 break

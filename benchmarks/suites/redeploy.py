@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from benchmarks.harness.bringup import Platform, platform, say, wait_until
+from benchmarks.harness.bringup import Platform, platform, say, spark_of, wait_until
 from benchmarks.harness.rules import InvalidRun
 from benchmarks.harness.tables import Section
 from benchmarks.suites.update import OPERATOR, VERSIONS, one
 from udo_interface import udo
-from udo_interface.java import QUIET, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,14 +36,22 @@ SETTLE_S, TIMEOUT_S = 2.0, 60.0
 Transform = Callable[["DataFrame", str], "DataFrame"]
 
 
+Summed = tuple[int, ...]
+
+
+def summed(ids: Sequence[int]) -> Summed:
+    """Return the least and the greatest of ids, their number, their sum, and that of their squares: no one or two of so many ids can be
+    lost and others doubled without a change."""
+    return min(ids), max(ids), len(ids), sum(ids), sum(i * i for i in ids)
+
+
 @dataclass(frozen=True)
 class Done:
-    """A completed micro-batch: its time (perf_counter), its ids, and the versions that answered."""
+    """A completed micro-batch: its epoch, its time (perf_counter), its ids as `summed` tells them, and the versions that answered."""
 
+    epoch: int
     at: float
-    first: int
-    last: int
-    count: int
+    ids: Summed
     versions: frozenset[int]
 
 
@@ -74,11 +81,11 @@ class Figures:
 
 
 class Stream:
-    """A query that can be started again on its checkpoint. `done`: its completed micro-batches, by epoch."""
+    """A query that can be started again on its checkpoint. `done`: its completed micro-batches; one that was not committed comes again."""
 
     def __init__(self, spark: SparkSession, transform: Transform, checkpoint: Path) -> None:
         self._spark, self._transform, self._checkpoint = spark, transform, checkpoint
-        self.done: dict[int, Done] = {}
+        self.done: list[Done] = []
 
     def start(self, version: str) -> None:
         """Continue from the checkpoint, without waiting for the first micro-batch."""
@@ -98,18 +105,20 @@ class Stream:
     def _note(self, batch: DataFrame, epoch: int) -> None:
         from pyspark.sql import functions as f
 
-        found = batch.agg(f.min("id"), f.max("id"), f.count("id"), f.collect_set("version")).first()
+        squares = f.sum(f.col("id") * f.col("id"))
+        found = batch.agg(f.min("id"), f.max("id"), f.count("id"), f.sum("id"), squares, f.collect_set("version")).first()
         assert found is not None
-        first, last, count, versions = found
-        self.done[epoch] = Done(time.perf_counter(), first, last, count, frozenset(versions))
+        *ids, versions = found
+        self.done.append(Done(epoch, time.perf_counter(), tuple(ids), frozenset(versions)))
 
     def require_clean(self) -> None:
-        """InvalidRun unless each id came once."""
-        at = 0
-        for epoch, d in sorted(self.done.items()):
-            if (d.first, d.last, d.count) != (at, at + ROWS_PER_BATCH - 1, ROWS_PER_BATCH):
-                raise InvalidRun(f"epoch {epoch} has {d.count} ids from {d.first} to {d.last}, expected {ROWS_PER_BATCH} from {at}")
-            at += ROWS_PER_BATCH
+        """InvalidRun unless each micro-batch, also a repeated one, had each of its ids once, and none is missing."""
+        for d in self.done:
+            first = d.epoch * ROWS_PER_BATCH
+            if d.ids != summed(range(first, first + ROWS_PER_BATCH)):
+                raise InvalidRun(f"epoch {d.epoch} has ids {d.ids}, expected each of the {ROWS_PER_BATCH} from {first} on once")
+        if missing := set(range(max((d.epoch for d in self.done), default=0))) - {d.epoch for d in self.done}:
+            raise InvalidRun(f"epochs {sorted(missing)} are missing")
 
     def gap_ms(self, version: str, change: Callable[[], object]) -> float:
         """Call `change`; return the longest time between two micro-batches until this version answers alone."""
@@ -117,15 +126,15 @@ class Stream:
         asked = time.perf_counter()
         change()
         alone = frozenset([int(version)])
-        wait_until(lambda: any(d.at > asked and d.versions == alone for d in list(self.done.values())), TIMEOUT_S, f"version {version}")
-        times = sorted((d.at, d.versions == alone) for d in list(self.done.values()))
+        wait_until(lambda: any(d.at > asked and d.versions == alone for d in list(self.done)), TIMEOUT_S, f"version {version}")
+        times = sorted((d.at, d.versions == alone) for d in list(self.done))
         until = next(i for i, (at, new) in enumerate(times) if at > asked and new)
         since = max((i for i, (at, _) in enumerate(times) if at <= asked), default=0)
         return 1000 * max(times[i + 1][0] - times[i][0] for i in range(since, until))
 
     def usual_ms(self) -> float:
         """Return the median time between two micro-batches."""
-        times = sorted(d.at for d in self.done.values())
+        times = sorted(d.at for d in self.done)
         between = sorted(b - a for a, b in zip(times, times[1:], strict=False))
         return 1000 * between[len(between) // 2]
 
@@ -187,11 +196,10 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
 @contextmanager
 def _spark(p: Platform) -> Iterator[tuple[SparkSession, Path]]:
     work = Path(tempfile.mkdtemp(prefix="udo-redeploy-"))
-    spark = spark_session("udo benchmarks", "local[2]", **QUIET, **{"spark.udo.node": p.node_socket, "spark.udo.registry": p.registry_url})
     try:
-        yield spark, work
+        with spark_of({"spark.udo.node": p.node_socket, "spark.udo.registry": p.registry_url}) as spark:
+            yield spark, work
     finally:
-        spark.stop()
         shutil.rmtree(work, ignore_errors=True)
 
 

@@ -22,12 +22,11 @@ from pyspark.sql.functions import col, count, lit, pmod, xxhash64
 from pyspark.sql.functions import sum as total
 
 from benchmarks.contenders import bare_batches, flight, http_batch, native, platform_calls
-from benchmarks.harness.bringup import platform, say, server
+from benchmarks.harness.bringup import platform, say, server, spark_of
 from benchmarks.harness.rules import InvalidRun, require_equal
 from benchmarks.harness.tables import Section
 from benchmarks.harness.tables import count as readable
 from benchmarks.operators.keep.keep import THRESHOLD
-from udo_interface.java import QUIET, spark_session
 
 ROWS_PER_BATCH = 10_000
 ROW_BYTES = 32
@@ -43,7 +42,7 @@ WIDE_CONTENDERS = ("native", "udo", "udo_jvm")  # the first ones of CONTENDERS
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to call; the rows of a full and of a quick run take it about a second."""
+    """One way to call, and the number of rows that it gets in a full and in a quick run, enough for some seconds."""
 
     name: str
     what: str
@@ -111,7 +110,7 @@ class Wide:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(OfOperator):
-    """Those of `operator`, the filter, and beside them those of `forward`."""
+    """The figures of `operator`, the filter, and those of `forward` beside them."""
 
     operator: str
     forward: OfOperator
@@ -185,9 +184,7 @@ def calls(driver: str) -> Iterator[tuple[SparkSession, dict[str, Call]]]:
             server([*gunicorn, "--keep-alive", "30", "--log-level", "error", "benchmarks.contenders.http_batch:wsgi"], http_socket)
         )
         lists = stack.enter_context(bare_batches.lists_server(sockets))
-        spark = spark_session("udo benchmarks", "local[2]", **QUIET, **{_BATCH: ROWS_PER_BATCH, "spark.udo.node": p.node_socket})
-        stack.callback(spark.stop)
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = stack.enter_context(spark_of({_BATCH: ROWS_PER_BATCH, "spark.udo.node": p.node_socket}))
         yield (
             spark,
             {
@@ -210,7 +207,11 @@ def check_rows(spark: SparkSession, ways: dict[str, Call], seed: int) -> None:
     spark.conf.set(_BATCH, CHECKED_ROWS_PER_BATCH)
     df = events(spark, CHECKED_ROWS, seed)
     for operator in OPERATORS:
-        require_equal({name: call(df, operator).toArrow() for name, call in ways.items()}, oracle(df, operator).toArrow())
+        found = {}
+        for name, call in ways.items():
+            with settings_of(spark, name):
+                found[name] = call(df, operator).toArrow()
+        require_equal(found, oracle(df, operator).toArrow())
     spark.conf.set(_BATCH, ROWS_PER_BATCH)
 
 
@@ -219,7 +220,8 @@ def check_digests(spark: SparkSession, ways: dict[str, Call], rows: dict[str, in
     for operator in OPERATORS:
         wanted = {n: digest(oracle(events(spark, n, seed), operator)) for n in set(rows.values())}
         for name, call in ways.items():
-            found = digest(call(events(spark, rows[name], seed), operator))
+            with settings_of(spark, name):
+                found = digest(call(events(spark, rows[name], seed), operator))
             if found != wanted[rows[name]]:
                 raise InvalidRun(f"{name} ({operator}) answers with count and hash {found}, expected {wanted[rows[name]]}")
 
@@ -245,14 +247,20 @@ def written_s(df: DataFrame) -> float:
 
 
 def measure_wide(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: int, seed: int) -> dict[str, list[float]]:
-    """Measure the events per second of `forward` on events of WIDE columns, after one more round, which is dropped."""
+    """Measure the events per second of `forward` on events of WIDE columns, after one more round, which is dropped; before, compare the
+    contenders' outputs row by row."""
+    few = events(spark, CHECKED_ROWS, seed)
+    require_equal({name: _few_of(wide(few), ways, name).toArrow() for name in WIDE_CONTENDERS}, few.toArrow())
     rates: dict[str, list[float]] = {name: [] for name in WIDE_CONTENDERS}
     for _ in range(rounds + 1):
         for name in WIDE_CONTENDERS:
-            df = wide(events(spark, rows, seed))
-            called = native.first_columns(df, NARROW) if name == "native" else ways[name](df, "forward")
-            rates[name].append(rows / written_s(called))
+            rates[name].append(rows / written_s(_few_of(wide(events(spark, rows, seed)), ways, name)))
     return {name: r[1:] for name, r in rates.items()}
+
+
+def _few_of(df: DataFrame, ways: dict[str, Call], name: str) -> DataFrame:
+    """Let a contender forward the columns NARROW."""
+    return native.first_columns(df, NARROW) if name == "native" else ways[name](df, "forward")
 
 
 def ratio(rates: dict[str, list[float]], of: str, other: str) -> float:

@@ -22,7 +22,7 @@ from benchmarks.harness.quantiles import Quantiles, quantiles
 from benchmarks.harness.record import Record
 from benchmarks.harness.rules import InvalidRun, Sequence, check_sequence
 from benchmarks.harness.tables import Section
-from benchmarks.loads.keyed_load import KeyedLoad
+from benchmarks.loads.keyed_load import KeyedLoad, rows_of_frame
 from udo_interface import connect
 
 OPERATOR, KEYED = "stamp", "hoard"
@@ -104,27 +104,28 @@ def one(p: Platform, version: str, name: str = OPERATOR) -> Update:
 
 
 def updates(p: Platform, count: int, made: list[Update], name: str = OPERATOR) -> None:
-    """Make `count` updates, back and forth, each with a warm instance at hand and the former one gone."""
+    """Make `count` updates, back and forth, each with a warm instance ready and the former one gone."""
     served: set[int] = set()
     for i in range(count):
         settle(p, served)
         if made:
             made[-1].import_ms = import_ms(p.node(), name)
         made.append(one(p, VERSIONS[(i + 1) % 2], name))
+        time.sleep(SETTLE_S)  # the longest pause counts until then: looking for processes must not prolong it
         if (i + 1) % 20 == 0:
             say(f"{i + 1} of {count} updates")
 
 
 def settle(p: Platform, served: set[int], warm: int = 1) -> None:
-    """Wait until `warm` warm instances are at hand and the former one is gone; `served`: the pids that have served, extended here."""
+    """Wait until `warm` warm instances are ready and the former one is gone; `served`: the pids that have served, extended here."""
     served |= {q.pid for q in p.processes()["instance"]}
     wait_until(partial(warm_waits, p, served, warm), WARM_TIMEOUT_S, "a warm instance and the end of the former one")
     time.sleep(SETTLE_S)
 
 
 def warm_waits(p: Platform, served: set[int], warm: int) -> bool:
-    """Whether there are exactly `warm` instances beside the serving ones, which never served and have loaded their runtime: they use no
-    processor time."""
+    """Whether exactly `warm` instances wait beside the serving ones, which have never served and have loaded their runtime: large, and
+    using no processor time."""
     beside = p.processes().get("warm", [])
     if len(beside) != warm or served & {q.pid for q in beside}:
         return False
@@ -236,6 +237,7 @@ def run(*, quick: bool, driver: str, seed: int, state_mb: int = 0, count: int | 
 
 
 def _with_state(driver: str, count: int, state_mb: int, seed: int, rate: int) -> Figures:
+    rows_of_frame(rate)
     with platform(driver) as p:
         for version in VERSIONS:
             p.push(KEYED, version)

@@ -1,1 +1,1 @@
-"""What is verified by many seeded runs: no figure of these is a speed."""
+"""Checks by many seeded runs; none of their figures is a speed."""

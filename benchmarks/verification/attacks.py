@@ -120,7 +120,7 @@ OPTIONS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The attacks by result; `achieved`: in words, of those that were not blocked. only: those that were asked for, none: all."""
+    """The attacks by result; `achieved`: in words, what those did that were not blocked; `only`: those chosen, empty for all."""
 
     driver: str
     isolation: str | None = None

@@ -1,4 +1,4 @@
-"""The conformance suite (`udo conformance`) over every language whose toolchain is here, and over Python in a process of its own.
+"""The conformance suite (`udo conformance`) over every language whose toolchain is installed, and over Python in a process of its own.
 
 Every SDK's conformance operator passes all cases, then its frames are timed. InvalidRun if a case fails.
 """

@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from benchmarks.fuzz.frames import NOTE, Portion, samples
+from benchmarks.fuzz.frames import NOTE, Portion
+from benchmarks.fuzz.samples import samples
 from benchmarks.harness.bringup import say
 from benchmarks.harness.rules import InvalidRun
 from benchmarks.harness.tables import Section
@@ -51,15 +52,17 @@ def portion(seed: int, first: int, count: int) -> Portion:
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             child = subprocess.Popen(command, stdout=out, stderr=err, text=True)
             status, last, since = None, -1, time.monotonic()
-            while status is None and time.monotonic() - since < HANG_S:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    status = child.wait(1)
-                note.seek(0)
-                if (now := NOTE.unpack(note.read(NOTE.size))[0]) != last:
-                    last, since = now, time.monotonic()
-            if status is None:
+            try:
+                while status is None and time.monotonic() - since < HANG_S:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        status = child.wait(1)
+                    note.seek(0)
+                    if (now := NOTE.unpack(note.read(NOTE.size))[0]) != last:
+                        last, since = now, time.monotonic()
+            finally:  # it hangs, or this process is to end
                 child.kill()
                 child.wait()
+            if status is None:
                 raise InvalidRun(f"seed {seed}, number {last}: decoding did not end within {HANG_S:g} s")
             for stream in (out, err):
                 stream.seek(0)
@@ -100,5 +103,8 @@ def sections(f: Figures) -> list[Section]:
     names = {"mutated frames": f.mutations, "refused with a typed error": f.refused, "still a batch, of its own bytes": f.right}
     rows = [[text, f"{number:,}"] for text, number in names.items()]
     rows += [["crashes", "0"], ["foreign bytes", "0"], ["slowest, ms", f"{f.slowest_ms:.1f}"]]
-    remark = f"Of {f.samples} frames, one for each layout of columns; each also as a stream. Peak memory {f.peak_mb} MB."
+    remark = (
+        f"Of {f.samples} frames, one for each layout of columns, and some with many rows; each also as a stream, and with its text left "
+        f"to the reader. Peak memory {f.peak_mb} MB."
+    )
     return [Section("Mutated frames", ("", "frames"), rows, remark)]

@@ -26,7 +26,7 @@ SEEDS = 10_000_000
 
 @dataclass(frozen=True)
 class Figures:
-    """The numbers of layers by what came of them, and of refused ones by reason."""
+    """The numbers of layers by result, and of refused ones by reason."""
 
     layers: int
     unpacked: int

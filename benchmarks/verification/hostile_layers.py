@@ -75,7 +75,7 @@ def pax(records: Mapping[str, str | bytes]) -> bytes:
 
 
 def zeros(begin: bytes, size: int, end: bytes = END) -> bytes:
-    """Make the gzip of `begin`, `size` zeros, and `end`, in the time of a few MiB, since deflated zeros can be repeated."""
+    """Make the gzip of `begin`, `size` zeros, and `end`, as fast as one of a few MiB, since deflated zeros can be repeated."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     packed = packer.compress(begin) + packer.flush(zlib.Z_FULL_FLUSH)
     piece = 4 << 20

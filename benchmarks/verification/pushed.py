@@ -27,7 +27,7 @@ WORDS = {f"layer_{name}": what for name, (what, _, _) in HOSTILE.items()}
 
 
 def carry_out(platform: Platform, victim: str) -> dict[str, str]:
-    """Push and deploy them, and update the victim meanwhile; return attack -> its result, '' if it was refused for the right reason."""
+    """Push and deploy the hostile versions, and update the victim meanwhile; return each attack's result, '' if refused as expected."""
     with platform.registry() as registry, tempfile.TemporaryDirectory(prefix="udo-pushed-") as work:
         names = {name: f"layer-{name.replace('_', '-')}" for name in HOSTILE}
         for number, name in enumerate(HOSTILE, 1):

@@ -98,7 +98,7 @@ class Keyed(ConformanceOperator):
         yield {"k": key, "n": ctx.state["n"], "at": at}
 
     def migrate(self, old: dict[str, Any], from_version: int) -> dict[str, Any]:
-        return {**old, "n": old["n"] * 10, "from": from_version}
+        return {**old, "n": old.get("n", 0) * 10, "from": from_version}
 
 
 class KeyedBatches(ConformanceOperator):

@@ -25,7 +25,7 @@ func (e tooLarge) Error() string {
 		what, e.size, e.bound)
 }
 
-// sizes gives a lower bound of the size of the rows in some builders: validity bitmaps are left out.
+// sizes gives a lower bound on the size of the rows in some builders: validity bitmaps are not counted.
 type sizes struct {
 	fixed  int64           // bits of a row's values of fixed width
 	varied []array.Builder // the other columns

@@ -3,20 +3,20 @@ package operator
 // Events as rows of a record batch, and rows gathered into one.
 
 import (
-	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/arrow/scalar"
 )
 
-// Event is one event. Its methods take a column's name; if there is none, or it has another type, they panic and name what there is.
+// Event is one event. Its methods take a column's name. They panic if there is no such column or it has another type, and say what
+// there is instead.
 type Event struct {
 	batch   arrow.RecordBatch
 	columns map[string]int
@@ -38,16 +38,23 @@ func wrong(name string, column arrow.Array, want string) string {
 // IsNull reports whether the column is null.
 func (e Event) IsNull(name string) bool { return isNull(e.column(name), e.row) }
 
-// isNull reports whether a value is null, also in a column of Arrow's type null, where Arrow's own IsNull fails for want of a bitmap.
+// isNull reports whether a value is null. A column of Arrow's type null has no bitmap, so Arrow's own IsNull does not work for it.
 func isNull(c arrow.Array, row int) bool { return c.IsNull(row) || c.DataType().ID() == arrow.NULL }
 
-// Int returns the value of an integer column of any width; 0 if it is null.
+// Int returns the value of an integer column of any width; 0 if it is null. It panics for an integer beyond int64: Value returns it.
 func (e Event) Int(name string) int64 {
-	v, ok := e.Value(name).(int64)
-	if c := e.column(name); !ok && c.IsValid(e.row) {
-		panic(wrong(name, c, "an integer"))
+	switch v := e.Value(name).(type) {
+	case nil:
+		return 0
+	case int64:
+		return v
+	case uint64:
+		if v > math.MaxInt64 {
+			panic(fmt.Sprintf("column %q has %d, which is beyond int64: read it with Value, as uint64", name, v))
+		}
+		return int64(v)
 	}
-	return v
+	panic(wrong(name, e.column(name), "an integer"))
 }
 
 // Float returns the value of a column of floating point numbers; 0 if it is null.
@@ -77,16 +84,23 @@ func (e Event) Text(name string) string {
 	return v
 }
 
-// Time returns the value of a column of timestamps; the zero time if it is null.
+// Time returns the value of a column of timestamps; the zero time if it is null. Without a zone it is what the clock shows, as UTC: a state
+// that is to keep it takes the LocalTime that Value returns.
 func (e Event) Time(name string) time.Time {
-	v, ok := e.Value(name).(time.Time)
-	if c := e.column(name); !ok && c.IsValid(e.row) {
-		panic(wrong(name, c, "a timestamp"))
+	switch v := e.Value(name).(type) {
+	case nil:
+		return time.Time{}
+	case time.Time:
+		return v
+	case LocalTime:
+		return v.Time
 	}
-	return v
+	panic(wrong(name, e.column(name), "a timestamp"))
 }
 
-// Value returns the value of any column: nil, int64, uint64, float64, bool, string, []byte, time.Time, Nested, or else an Arrow scalar.
+// Value returns the value of any column: nil, int64, float64, bool, string, []byte, Decimal, Date, time.Time in UTC, or LocalTime if the
+// column has no zone, all of which a state may keep; uint64 for a column of that type; Nested for lists, structs and maps. Columns of other
+// types are returned as Arrow scalars, which may be emitted.
 func (e Event) Value(name string) any { return valueOf(e.column(name), e.row) }
 
 func valueOf(c arrow.Array, row int) any {
@@ -106,6 +120,10 @@ func valueOf(c arrow.Array, row int) any {
 		return c.Value(row)
 	case *array.Uint32:
 		return int64(c.Value(row))
+	case *array.Uint16:
+		return int64(c.Value(row))
+	case *array.Uint8:
+		return int64(c.Value(row))
 	case *array.Float64:
 		return c.Value(row)
 	case *array.Float32:
@@ -114,10 +132,27 @@ func valueOf(c arrow.Array, row int) any {
 		return c.Value(row)
 	case *array.String:
 		return strings.Clone(c.Value(row))
+	case *array.LargeString:
+		return strings.Clone(c.Value(row))
 	case *array.Binary:
 		return append([]byte{}, c.Value(row)...)
+	case *array.LargeBinary:
+		return append([]byte{}, c.Value(row)...)
+	case *array.FixedSizeBinary:
+		return append([]byte{}, c.Value(row)...)
 	case *array.Timestamp:
-		return c.Value(row).ToTime(c.DataType().(*arrow.TimestampType).Unit)
+		of := c.DataType().(*arrow.TimestampType)
+		if at := c.Value(row).ToTime(of.Unit); of.TimeZone != "" {
+			return at
+		} else {
+			return LocalTime{at}
+		}
+	case *array.Date32:
+		return dateOf(int64(c.Value(row)))
+	case *array.Decimal128:
+		return decimalOf(c.Value(row).BigInt(), c.DataType().(arrow.DecimalType))
+	case *array.Decimal256:
+		return decimalOf(c.Value(row).BigInt(), c.DataType().(arrow.DecimalType))
 	}
 	if _, nested := c.DataType().(arrow.NestedType); nested {
 		return Nested{c, row}
@@ -192,121 +227,4 @@ func (b *builder) requireBounded() {
 	if size := b.sizes.of(b.count); size > b.bound {
 		panic(tooLarge{events: b.count, size: size, bound: b.bound})
 	}
-}
-
-// appendNested copies one value of an array, with everything nested in it.
-func appendNested(b array.Builder, from arrow.Array, row int) error {
-	if !arrow.TypeEqual(from.DataType(), b.Type()) {
-		return fmt.Errorf("it is %s", from.DataType())
-	}
-	if from.IsNull(row) {
-		b.AppendNull()
-		return nil
-	}
-	switch from := from.(type) {
-	case *array.Map:
-		b := b.(*array.MapBuilder)
-		b.Append(true)
-		first, last := from.ValueOffsets(row)
-		for i := int(first); i < int(last); i++ {
-			if err := errors.Join(appendNested(b.KeyBuilder(), from.Keys(), i), appendNested(b.ItemBuilder(), from.Items(), i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	case array.ListLike:
-		b := b.(array.ListLikeBuilder)
-		b.Append(true)
-		first, last := from.ValueOffsets(row)
-		for i := int(first); i < int(last); i++ {
-			if err := appendNested(b.ValueBuilder(), from.ListValues(), i); err != nil {
-				return err
-			}
-		}
-		return nil
-	case *array.Struct:
-		b := b.(*array.StructBuilder)
-		b.Append(true)
-		for i := range from.NumField() {
-			if err := appendNested(b.FieldBuilder(i), from.Field(i), row); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return appendValue(b, valueOf(from, row))
-}
-
-func appendValue(b array.Builder, value any) error {
-	switch v := value.(type) {
-	case nil:
-		b.AppendNull()
-		return nil
-	case scalar.Scalar:
-		return scalar.Append(b, v)
-	case Nested:
-		return appendNested(b, v.Array, v.Row)
-	case int:
-		return appendValue(b, int64(v))
-	case Decimal:
-		if t, ok := b.Type().(*arrow.Decimal128Type); ok {
-			number, err := decimal128.FromString(string(v), t.Precision, t.Scale)
-			if err == nil {
-				b.(*array.Decimal128Builder).Append(number)
-			}
-			return err
-		}
-	case time.Time:
-		switch b := b.(type) {
-		case *array.TimestampBuilder:
-			at, err := arrow.TimestampFromTime(v, b.Type().(*arrow.TimestampType).Unit)
-			if err == nil {
-				b.Append(at)
-			}
-			return err
-		case *array.Date32Builder:
-			b.Append(arrow.Date32FromTime(v))
-			return nil
-		}
-	case int64:
-		switch b := b.(type) {
-		case *array.Int64Builder:
-			b.Append(v)
-			return nil
-		case *array.Float64Builder:
-			b.Append(float64(v))
-			return nil
-		}
-	case float64:
-		if b, ok := b.(*array.Float64Builder); ok {
-			b.Append(v)
-			return nil
-		}
-	case string:
-		if b, ok := b.(*array.StringBuilder); ok {
-			b.Append(v)
-			return nil
-		}
-	case bool:
-		if b, ok := b.(*array.BooleanBuilder); ok {
-			b.Append(v)
-			return nil
-		}
-	case []byte:
-		if b, ok := b.(*array.BinaryBuilder); ok {
-			b.Append(v)
-			return nil
-		}
-	}
-	if done, err := appendGo(b, value); done {
-		return err
-	}
-	s, err := scalar.MakeScalar(value), error(nil)
-	if !arrow.TypeEqual(s.DataType(), b.Type()) {
-		s, err = s.CastTo(b.Type())
-	}
-	if err != nil {
-		return err
-	}
-	return scalar.Append(b, s)
 }

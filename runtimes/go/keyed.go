@@ -3,7 +3,7 @@ package operator
 // Keys and their states, in the tables that the engine sends and gets back.
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -13,12 +13,11 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"bytes"
-
 	"udo.dev/operator/internal/pb"
 )
 
-// Key is the key of an event: its state, its timers, and everything in Context.
+// Key is the key of an event: its state, its timers, and everything in Context. The keys of a frame share their timers: set these in one
+// goroutine at a time.
 type Key struct {
 	*Context
 	number  int32
@@ -34,7 +33,7 @@ type timer struct {
 	at  int64
 }
 
-// Key returns the value of the key column, or a slice of the values of several.
+// Key returns the value of the key column, of the types that Event.Value returns, or a slice of the values of several.
 func (k *Key) Key() any {
 	var key any
 	if err := unpack(k.key, &key); err != nil {
@@ -43,19 +42,24 @@ func (k *Key) Key() any {
 	return key
 }
 
-// State reads the key's state into a struct with msgpack tags or a State; false if it has none.
+// State reads the key's state into a struct with msgpack tags or a State; false if it has none. What is read into an `any` is of the types
+// that Event.Value returns, with integers as int64 (beyond it uint64), lists as []any and maps as State. It is an error if a map has other
+// keys than text, which only Python reads; a struct's field of a type such as map[int64]string reads them, too.
 func (k *Key) State(into any) (bool, error) {
 	if k.state == nil {
 		return false, nil
 	}
-	return true, unpack(k.state, into)
+	if err := unpack(k.state, into); err != nil {
+		return true, fmt.Errorf("the state of %v cannot be read into a %T: %w", k.Key(), into, err)
+	}
+	return true, nil
 }
 
-// SetState replaces the key's state by a struct or a State.
+// SetState replaces the key's state with a struct or a State. It is an error, which names the key, if that cannot be stored.
 func (k *Key) SetState(state any) error {
 	packed, err := pack(state)
 	if err != nil {
-		return fmt.Errorf("the state of %v: %w", k.Key(), err)
+		return fmt.Errorf("the state of %v cannot be stored: %w", k.Key(), err)
 	}
 	if len(packed) == 0 || packed[0]&0xf0 != 0x80 && packed[0] != 0xde && packed[0] != 0xdf {
 		return fmt.Errorf("the state of %v is a %T: expected a struct or a map from text", k.Key(), state)
@@ -67,13 +71,23 @@ func (k *Key) SetState(state any) error {
 // Clear drops the key's state and its expiry.
 func (k *Key) Clear() { k.state, k.expires, k.changed = nil, nil, true }
 
-// Timer has OnTimer called for this key at the end of the first epoch whose watermark has reached `at`; once for equal times.
-func (k *Key) Timer(at time.Time) { *k.timers = append(*k.timers, timer{k.number, at.UnixMicro()}) }
+// Timer has OnTimer called for this key at the end of the first epoch whose watermark has reached `at`, once for each time. It panics for a
+// time beyond the years 1 to 9999, as Expire does.
+func (k *Key) Timer(at time.Time) {
+	*k.timers = append(*k.timers, timer{k.number, micros("timer", at)})
+}
 
 // Expire drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it.
 func (k *Key) Expire(at time.Time) {
-	us := at.UnixMicro()
+	us := micros("expiration", at)
 	k.expires, k.changed = &us, true
+}
+
+func micros(what string, at time.Time) int64 {
+	if year := at.UTC().Year(); year < 1 || year > 9999 {
+		panic(fmt.Errorf("the %s lies in the year %d: expected the years 1 to 9999", what, year))
+	}
+	return at.UnixMicro()
 }
 
 func columns(name string, t arrow.DataType, more ...arrow.Field) *arrow.Schema {
@@ -197,41 +211,4 @@ func changes(touched []*Key, timers []timer, all bool) []table {
 		b.Field(1).(*array.Int64Builder).Append(t.at)
 	}
 	return append(tables, table{pb.Part_SET, b.NewRecordBatch()})
-}
-
-// beyond MessagePack -------------------------------------------------------------------------------------------------------
-
-// Decimal is a decimal number as its digits: "12.50".
-type Decimal string
-
-// LocalTime is a time without a zone.
-type LocalTime struct{ time.Time }
-
-// Date is a day.
-type Date struct{ time.Time }
-
-// The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
-const epochDay = 719163
-
-func (d *Decimal) MarshalMsgpack() ([]byte, error) { return []byte(*d), nil }
-func (d *Decimal) UnmarshalMsgpack(b []byte) error { *d = Decimal(b); return nil }
-func (t *LocalTime) MarshalMsgpack() ([]byte, error) {
-	return binary.BigEndian.AppendUint64(nil, uint64(t.UnixMicro())), nil
-}
-func (t *LocalTime) UnmarshalMsgpack(b []byte) error {
-	if len(b) != 8 {
-		return errors.New("a time without zone has 8 bytes")
-	}
-	t.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
-	return nil
-}
-func (d *Date) MarshalMsgpack() ([]byte, error) {
-	return binary.BigEndian.AppendUint32(nil, uint32(d.Unix()/86400+epochDay)), nil
-}
-func (d *Date) UnmarshalMsgpack(b []byte) error {
-	if len(b) != 4 {
-		return errors.New("a date has 4 bytes")
-	}
-	d.Time = time.Unix((int64(binary.BigEndian.Uint32(b))-epochDay)*86400, 0).UTC()
-	return nil
 }

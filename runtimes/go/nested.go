@@ -21,7 +21,7 @@ type Nested struct {
 }
 
 // Go returns the value in Go's own types, which may be kept: a list as []any, a struct as map[string]any, a map as map[any]any, and
-// likewise their elements; binary keys are strings.
+// likewise their elements; binary keys are strings. It panics for a map that has a key twice, which Go's maps cannot.
 func (n Nested) Go() any {
 	switch a := n.Array.(type) {
 	case *array.Map:
@@ -31,6 +31,9 @@ func (n Nested) Go() any {
 			key := goValue(a.Keys(), i)
 			if data, binary := key.([]byte); binary {
 				key = string(data)
+			}
+			if _, twice := entries[key]; twice {
+				panic(fmt.Errorf("a map has the key %v twice, which no map in Go has: read the Array of operator.Nested", key))
 			}
 			entries[key] = goValue(a.Items(), i)
 		}
@@ -79,7 +82,7 @@ func appendGo(b array.Builder, value any) (bool, error) {
 	default:
 		return false, nil
 	}
-	return true, errors.New("it is of another form")
+	return true, errForm
 }
 
 func appendList(b array.ListLikeBuilder, v reflect.Value) error {
@@ -118,14 +121,18 @@ func appendStruct(b *array.StructBuilder, v reflect.Value) error {
 
 // appendMap appends the entries in the order of their keys, since Go's maps have no order.
 func appendMap(b *array.MapBuilder, v reflect.Value) error {
-	keys := v.MapKeys()
-	slices.SortFunc(keys, func(one, other reflect.Value) int { return compared(one.Interface(), other.Interface()) })
+	type entry struct{ key, value reflect.Value }
+	entries := make([]entry, 0, v.Len())
+	for each := v.MapRange(); each.Next(); {
+		entries = append(entries, entry{each.Key(), each.Value()})
+	}
+	slices.SortFunc(entries, func(one, other entry) int { return compared(one.key.Interface(), other.key.Interface()) })
 	b.Append(true)
-	for _, key := range keys {
-		if err := appendValue(b.KeyBuilder(), key.Interface()); err != nil {
+	for _, e := range entries {
+		if err := appendValue(b.KeyBuilder(), e.key.Interface()); err != nil {
 			return err
 		}
-		if err := appendValue(b.ItemBuilder(), v.MapIndex(key).Interface()); err != nil {
+		if err := appendValue(b.ItemBuilder(), e.value.Interface()); err != nil {
 			return err
 		}
 	}

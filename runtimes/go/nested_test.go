@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
 // Nested values that an operator emits in Go's own types are read back in the same types, at every depth.
@@ -61,4 +63,19 @@ func TestAnotherFormIsRefusedByTheColumn(t *testing.T) {
 			builderOf(arrow.NewSchema([]arrow.Field{{Name: "v", Type: c.of, Nullable: true}}, nil), noBound).append(Row{"v": c.given})
 		}()
 	}
+}
+
+func TestAMapThatHasAKeyTwiceIsNotTurnedIntoOneOfGo(t *testing.T) {
+	b := array.NewMapBuilder(memory.DefaultAllocator, arrow.BinaryTypes.String, arrow.PrimitiveTypes.Int64, false)
+	b.Append(true)
+	for i := range 2 {
+		b.KeyBuilder().(*array.StringBuilder).Append("a")
+		b.ItemBuilder().(*array.Int64Builder).Append(int64(i))
+	}
+	defer func() {
+		if p := recover(); p == nil {
+			t.Error("expected a panic")
+		}
+	}()
+	t.Error(Nested{b.NewArray(), 0}.Go())
 }

@@ -3,7 +3,6 @@ package operator
 // The conversation with the engine: one request at a time, each answered once.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +43,7 @@ type server struct {
 func serve(op any, path string) error {
 	unused := make([]byte, slack) // counts as heap, but takes no memory: nothing is written to it
 	defer runtime.KeepAlive(unused)
-	// The engine says when to stop. Caught and not ignored, since a program that the operator starts would ignore these signals too.
+	// The engine says when to stop. The signals are caught, not ignored: programs that the operator starts would inherit ignored ones.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM)
 	capabilities, err := capabilitiesOf(op)
 	if err != nil {
@@ -92,24 +91,6 @@ func serve(op any, path string) error {
 	}
 }
 
-func capabilitiesOf(op any) ([]string, error) {
-	found := []string{"rehearse"}
-	switch op.(type) {
-	case Keyed, KeyedBatches:
-		found = append(found, "keyed")
-	case Batches, Events:
-	default:
-		return nil, fmt.Errorf("a %T has none of ProcessBatch, Process, ProcessKeyed and ProcessKeys with the types of package operator", op)
-	}
-	if _, ok := op.(Timed); ok {
-		found = append(found, "timers")
-	}
-	if _, ok := op.(Migrating); ok {
-		found = append(found, "migrate")
-	}
-	return found, nil
-}
-
 // guarded handles a request; an error or a panic becomes a Failure.
 func (s *server) guarded(request, reply *pb.Message, tables map[pb.Part_Table][]byte) (answer []table) {
 	s.row = -1
@@ -128,17 +109,18 @@ func (s *server) guarded(request, reply *pb.Message, tables map[pb.Part_Table][]
 }
 
 func (s *server) fail(reply *pb.Message, why any, trace string) {
-	f := &pb.Failure{Type: "panic", Message: fmt.Sprint(why), Trace: trace}
+	f := &pb.Failure{Type: "panic"}
 	if err, ok := why.(error); ok {
-		f.Type, f.Message = strings.TrimPrefix(fmt.Sprintf("%T", err), "*"), err.Error()
+		f.Type = strings.TrimPrefix(fmt.Sprintf("%T", err), "*")
 		var wrong SchemaError
 		if errors.As(err, &wrong) {
 			f.Code = "schema"
 		}
-		if f.Trace == "" {
-			f.Trace = fmt.Sprintf("%+v", err)
+		if trace == "" {
+			trace = fmt.Sprintf("%+v", err)
 		}
 	}
+	f.Type, f.Message, f.Trace = told(f.Type, mostMessage), told(fmt.Sprint(why), mostMessage), told(trace, mostTrace)
 	if s.row >= 0 {
 		row := uint32(s.row)
 		f.Row = &row
@@ -206,7 +188,10 @@ func (s *server) start(start *pb.Start, ready *pb.Ready) error {
 		err = o.Open(&s.ctx)
 		ready.OpenMs = float64(time.Since(begun).Microseconds()) / 1000
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return s.requireNoneEmitted()
 }
 
 func (s *server) data(data *pb.Data, tables map[pb.Part_Table][]byte) ([]table, error) {
@@ -297,12 +282,23 @@ func (s *server) migrate(from int, tables map[pb.Part_Table][]byte) ([]table, er
 			return nil, err
 		}
 	}
-	return changes(touched, nil, true), nil
+	return changes(touched, nil, true), s.requireNoneEmitted()
 }
 
 func (s *server) emitted() []table { return []table{{pb.Part_ROWS, s.ctx.rows.take()}} }
 
+// requireNoneEmitted refuses rows that would otherwise come with a later answer, which may be of another epoch.
+func (s *server) requireNoneEmitted() error {
+	if s.ctx.rows.count > 0 {
+		return errors.New("ctx.Emit is for Process, ProcessKeyed and OnTimer: ProcessBatch and ProcessKeys return their rows in a batch")
+	}
+	return nil
+}
+
 func (s *server) whole(answer arrow.RecordBatch, err error) ([]table, error) {
+	if err == nil {
+		err = s.requireNoneEmitted()
+	}
 	if err != nil || answer == nil {
 		return nil, err
 	}
@@ -314,37 +310,10 @@ func (s *server) whole(answer arrow.RecordBatch, err error) ([]table, error) {
 	if !fits {
 		return nil, SchemaError{fmt.Sprintf("the operator's answer does not fit its output schema: expected %v, got %v", want, have)}
 	}
+	for i, column := range answer.Columns() {
+		if text, garbled := garbledText(column); garbled {
+			return nil, SchemaError{fmt.Sprintf("column %q: the operator answered %.60q: %v", want.Field(i).Name, text, errText)}
+		}
+	}
 	return []table{{pb.Part_ROWS, answer}}, nil
-}
-
-// logs sends log records to the engine.
-type logs struct {
-	slog.Handler
-	wire *wire
-	with []slog.Attr
-}
-
-func (l *logs) Enabled(context.Context, slog.Level) bool { return true }
-func (l *logs) WithGroup(string) slog.Handler            { return l }
-func (l *logs) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &logs{wire: l.wire, with: append(append([]slog.Attr{}, l.with...), attrs...)}
-}
-func (l *logs) Handle(_ context.Context, r slog.Record) error {
-	text := strings.Builder{}
-	text.WriteString(r.Message)
-	note := func(a slog.Attr) bool { fmt.Fprintf(&text, " %s=%v", a.Key, a.Value); return true }
-	for _, a := range l.with {
-		note(a)
-	}
-	r.Attrs(note)
-	level := pb.Log_DEBUG
-	switch {
-	case r.Level >= slog.LevelError:
-		level = pb.Log_ERROR
-	case r.Level >= slog.LevelWarn:
-		level = pb.Log_WARNING
-	case r.Level >= slog.LevelInfo:
-		level = pb.Log_INFO
-	}
-	return l.wire.send(&pb.Message{Kind: &pb.Message_Log{Log: &pb.Log{Level: level, Message: text.String()}}})
 }

@@ -16,7 +16,7 @@ type shared struct {
 	used              int // bytes of replies used by the message being written
 }
 
-// givenShared returns nil if no memory is offered, or it cannot be mapped.
+// givenShared maps the memory that the engine offers. It returns nil if there is none, or it cannot be mapped.
 func givenShared() *shared {
 	file, err := os.OpenFile(os.Getenv("UDO_OPERATOR_SHARED"), os.O_RDWR, 0)
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *shared) take(offset, size uint64) ([]byte, error) {
 	return append([]byte(nil), s.requests[offset:offset+size]...), nil
 }
 
-// put writes a table into the memory. It returns the table's bytes, and its offset if it is to stay there: a small one is better sent.
-// No bytes: there is no room.
+// put writes a table into the memory. It returns the table's bytes, nil if there is no room, and the table's offset. There is no offset
+// for a small table, which is better sent in the message.
 func (s *shared) put(write func(io.Writer) error) ([]byte, *uint64, error) {
 	into := &room{left: s.replies[min(s.used, len(s.replies)):]}
 	whole := into.left

@@ -88,7 +88,7 @@ func (w *wire) receive() (*pb.Message, map[pb.Part_Table][]byte, error) {
 	return message, tables, nil
 }
 
-// send writes one message with its tables; tooLarge, and nothing is written, if they exceed the bound.
+// send writes one message with its tables. If they exceed the bound, it writes nothing and returns tooLarge.
 func (w *wire) send(message *pb.Message, tables ...table) error {
 	var body bytes.Buffer
 	if len(tables) > 0 && w.shared != nil {
@@ -127,7 +127,7 @@ func (w *wire) send(message *pb.Message, tables ...table) error {
 	return err
 }
 
-// put writes a table into the shared memory, if there is one and the table is large, or into the body.
+// put writes a table into shared memory, if there is any and the table is large, or else into the body.
 func (w *wire) put(t table, body *bytes.Buffer) (*pb.Part, error) {
 	payload, err := ipc.GetRecordBatchPayload(t.batch)
 	if err != nil {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks import module_of
 from benchmarks.__main__ import SUITES
 from benchmarks.harness import record
+from benchmarks.suites import state
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -26,3 +27,11 @@ def test_figures_are_read_from_a_record_as_they_were_stored(name: str) -> None:
         assert json.dumps(record.encode(found)) == stored
 
     the_same_again()
+
+
+@settings(max_examples=1)
+@given(st.from_type(state.Figures))
+def test_time_that_passes_is_not_called_processor_time(figures: Any) -> None:
+    [section] = [s for s in state.sections(figures) if "µs" in s.title]
+    assert "processor" not in section.title
+    assert ["processor" in name for name in section.header] == [False, True, False, False]

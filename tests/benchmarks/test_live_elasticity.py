@@ -37,6 +37,16 @@ def test_time_without_answers_is_downtime_and_slots_are_added_up_over_the_day() 
     assert found.response_ok_percent == pytest.approx(100 * (1 - np.sum((due > 50) & (due < 59)) / len(due)), abs=0.01)
 
 
+def test_pauses_of_the_source_are_downtime_however_short() -> None:
+    # given an event every 100 ms, and five pauses of 0.86 s, whose events are sent afterwards
+    due = np.arange(0, 100, 0.1)
+    at = due.copy()
+    for pause in (10, 30, 50, 70, 90):
+        at[(due >= pause) & (due < pause + 0.86)] = pause + 0.86
+    found = live_chain.LiveOutcome(100.0, at, due, [(0.0, 6), (100.0, 6)], steps=5, paused_s=5 * 0.86, pause_s=0.86).figures()
+    assert found.availability_percent == pytest.approx(95.7, abs=0.01)
+
+
 def test_each_contender_is_something_that_deployments_and_applications_take() -> None:
     for decider in elasticity.LIVE.values():
         Elasticity.parse(decider.elasticity(live_chain.MOST))

@@ -65,10 +65,11 @@ def java(scratch: Path) -> Sdk:
 
 
 def node(scratch: Path) -> Sdk:
-    """The same for Node; the dependencies are installed beside the samples, as a package needs them."""
+    """The same for Node; the dependencies are installed beside the samples, as a package needs them, and the SDK's tests use these."""
     tools("node", "npm")
     copy = shutil.copytree(RUNTIMES / "node", scratch / "node", ignore=shutil.ignore_patterns("node_modules"))
-    for command, folder in ((["npm", "test"], "sdk"), (["npm", "ci", "--prefer-offline", "--no-audit"], "samples")):
+    (copy / "sdk" / "node_modules").symlink_to(copy / "samples" / "node_modules")
+    for command, folder in ((["npm", "ci", "--prefer-offline", "--no-audit"], "samples"), (["npm", "test"], "sdk")):
         done = run(command, copy / folder, GOLDEN=str(RUNTIMES / "conformance" / "state.json"))
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return Sdk("node", copy / "samples", ("node", "bin/{}.js"))
@@ -82,7 +83,7 @@ def rust(scratch: Path) -> Sdk:
     if os.environ.get("UDO_GATE"):  # it uses only one
         samples = ["fraud"]
     else:
-        cargo(RUNTIMES / "rust", target, "test", "--locked", "--package", "udo-operator", "--test", "golden")
+        cargo(RUNTIMES / "rust", target, "test", "--locked", "--package", "udo-operator", "--test", "golden", "--test", "served")
     cargo(RUNTIMES / "rust", target, "build", "--locked", "--package", "samples", *(f"--bin={name}" for name in samples))
     (scratch / "bin").mkdir()
     for name in samples:

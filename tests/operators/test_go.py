@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from udo_runtime.state.codec import pack, unpack
@@ -20,6 +22,8 @@ from tests.operators.conftest import GO, put_program
 from tests.operators.sdks import STATIC_GO, run
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
+from udo_cli.conformance.player import Known, Player, starting
+from udo_cli.conformance.schemas import KEYED_BOTH
 
 MANIFEST = """
 name = "{name}"
@@ -208,3 +212,54 @@ def test_states_of_every_type_are_read_and_written_by_go_as_python_has_them(prog
     assert [pack(unpack(bytes.fromhex(g["packed"]))).hex() for g in golden] == [g["packed"] for g in golden]
     done = run(["go", "test", "."], GO, **STATIC_GO)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_text_cut_inside_of_a_character_is_one_bad_event_and_a_failure_of_megabytes_arrives(daemon: Daemon, programs: Path) -> None:
+    from udo_interface import connect
+
+    digest = put_program(daemon, programs / "testop", "cut", input={"a": "int64"}, output={"b": "string"})
+    daemon.api.deploy("d", "t", "1", digest, json.dumps({"policy": "dead-letter"}), 30_000)
+    got: list[object] = []
+    with connect("d", node=str(daemon.home / "node.sock")) as client:
+        client.add_listener(got.append)
+        for a in (0, 1, 2, 3):
+            client.send({"a": a})
+    assert got == [{"b": "Zürich"}] * 2
+    letters = sorted(daemon.api.dead_letters("d", whole=True), key=lambda letter: letter.event)
+    assert [letter.event for letter in letters] == ['{"a": 1}', '{"a": 2}']
+    assert "expected utf8" in letters[0].reason and "it is not UTF-8" in letters[0].reason
+    assert "cut: Z" in letters[1].reason and " cut … " in letters[1].reason
+    assert any("Z\ufffd" in line.text for line in daemon.api.logs("d"))
+    assert daemon.slot().restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("of", "key"),
+    [(pa.date32(), dt.date(2024, 2, 29)), (pa.timestamp("us"), dt.datetime(2024, 2, 29, 12, 30)), (pa.int64(), 2**40)],
+)
+def test_a_timer_answers_with_a_key_of_any_type(programs: Path, of: pa.DataType, key: object) -> None:
+    player = Player(starting([str(programs / "conformance")]), "keyed", {}, 30.0)
+    try:
+        given, answered = (schema.set(0, pa.field("k", of)) for schema in KEYED_BOTH)
+        player.start((given, answered), {"columns": ["k"], "time_column": "at"})
+        got = player.timers([(0, 1_700_000_000_000_000)], [Known(key, pack({"n": 5}))], 1_700_000_000_000_000)
+        assert got.rows.select(["k", "n"]).to_pylist() == [{"k": key, "n": 6}] and got.values == {0: {"n": 6}}
+    finally:
+        player.close()
+
+
+def test_a_time_without_a_zone_is_kept_and_answered_as_one(programs: Path) -> None:
+    events, answers = (pa.schema([("k", pa.string()), *more, ("t", pa.timestamp("us"))]) for more in ([], [("n", pa.int64())]))
+    answers = answers.set(2, answers.field("t").with_name("ended"))
+    first, second = dt.datetime(2024, 2, 29, 12), dt.datetime(2024, 2, 29, 13)
+    player = Player(starting([str(programs / "sessionise")]), "", {}, 30.0)
+    try:
+        player.start((events, answers), {"columns": ["k"], "time_column": "t"})
+        rows = pa.record_batch([["a", "b"], pa.array([first, second], pa.timestamp("us"))], schema=events)
+        got = player.keyed(rows, [Known("a"), Known("b", pack({"n": 3, "last": first}))])
+        assert got.values == {0: {"n": 1, "last": first}, 1: {"n": 4, "last": second}}
+        due = 1_709_211_630_000_000  # half a minute after the second
+        got = player.timers([(0, due)], [Known("b", pack({"n": 4, "last": second}))], due)
+        assert got.rows.to_pylist() == [{"k": "b", "n": 4, "ended": second}]
+    finally:
+        player.close()

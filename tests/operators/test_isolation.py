@@ -56,6 +56,14 @@ class Files(Operator):
             raise ValueError("13 is not liked")
         yield {"b": event["a"] + self.plus}
 """
+LOUD = """
+from udo_runtime import Operator
+class Loud(Operator):
+    def process(self, event, ctx):
+        ctx.log.warning("long %s", "x" * (2 << 20))
+        ctx.log.warning("half \\ud800 of a pair")
+        yield {"b": event["a"]}
+"""
 
 
 @pytest.fixture
@@ -132,6 +140,13 @@ def test_its_files_variables_logs_and_errors_are_as_in_the_engines_process(daemo
     assert "13 is not liked" in failed.failure.message and "op.py" in failed.failure.traceback
     logged = lambda: "\n".join(line.text for line in daemon.api.logs("d"))  # noqa: E731
     wait_until(lambda: "WARNING t got 13" in logged() and "printed 13" in logged(), 20, "what it logged and printed")
+
+
+def test_a_log_line_of_any_size_and_any_text_arrives(daemon: Daemon, lane: Open) -> None:
+    daemon.deploy(LOUD, entry="op:Loud", **OWN)
+    assert lane().ask(1) == 1
+    logged = lambda: "\n".join(line.text for line in daemon.api.logs("d"))  # noqa: E731
+    wait_until(lambda: "WARNING t long xxx" in logged() and "WARNING t half \\ud800 of a pair" in logged(), 20, "what it logged")
 
 
 def test_dependencies_may_contradict_what_the_engine_has_loaded(daemon: Daemon, lane: Open) -> None:

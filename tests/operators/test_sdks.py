@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from udo_runtime.child.process import Launch
+from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.child.wire import INDEX, KEYS
+from udo_runtime.execution.keyed_bad_events import Policy
+from udo_runtime.execution.keyed_processor import KeyedConfig
+from udo_runtime.sdk.api import Context
 from udo_runtime.state.codec import pack
+from udo_runtime.state.session import Session
 
 from tests.cli.conftest import Shell
 from tests.node_manager.conftest import Daemon, put_image
@@ -18,9 +26,11 @@ from tests.operators.counted import COUNT, PYTHON_COUNT, counted, put
 from tests.operators.sdks import Sdk
 from tests.support.selection import long
 from udo_cli.conformance import schemas
-from udo_cli.conformance.player import Player, starting
+from udo_cli.conformance.player import AnsweredFailure, Known, Player, starting
 from udo_protocol.limits import DEFAULT
 from udo_protocol.proto import operator_pb2 as pb
+from udo_protocol.proto.frame_pb2 import Label
+from udo_protocol.queue.frame import Header
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "operators"
 MANIFEST = """
@@ -116,6 +126,20 @@ def test_the_roles_of_the_languages_benchmark_answer_as_they_should(sdk: Sdk) ->
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("sdk", ["java"], indirect=True)  # C++: test_cpp.py; the others' Arrow makes no such batch
+def test_a_batch_of_other_columns_than_its_own_schema_says_is_a_failure_of_code_schema(sdk: Sdk) -> None:
+    command = [word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("conformance")]
+    player = Player(starting(command), "keyed_batches", {}, REPLY_S)
+    try:
+        player.start((schemas.KEYED_IN, schemas.KEYED_OUT.set(1, pa.field("n", pa.float64()))), {"columns": ["k"]})
+        with pytest.raises(AnsweredFailure, match="(?i)int") as e:
+            player.keyed(schemas.keyed(("a", "count", 1, None)), [Known("a")])
+        assert e.value.failure.code == "schema"
+    finally:
+        player.close()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("sdk", ["cpp", "java", "node", "rust"], indirect=True)
 def test_a_keyed_operator_whose_manifest_lost_its_key_is_refused_before_any_event(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     made = folder(tmp_path / "count", sdk, "count", input=COUNT["input"], output=COUNT["output"])
@@ -141,6 +165,28 @@ def test_timers_fire(sdk: Sdk, shell: Shell, tmp_path: Path) -> None:
     events = [{"k": k, "t": f"2024-01-01T00:{s // 60:02}:{s % 60:02}"} for k, s in times]
     ended = [(a["k"], a["n"], str(a["ended"])[-8:]) for a in tried(shell, made, events)]
     assert ended == [("ü", 1, "00:00:05"), ("a", 2, "00:00:10")]  # in the order of their timers; b's is not due yet
+
+
+@pytest.mark.long
+def test_an_event_whose_timer_lies_beyond_the_year_9999_is_one_bad_event(sdk: Sdk, tmp_path: Path) -> None:
+    both = (
+        pa.schema([("k", pa.string()), ("t", pa.timestamp("us"))]),
+        pa.schema([("k", pa.string()), ("n", pa.int64()), ("ended", pa.timestamp("us"))]),
+    )
+    command = tuple(word.replace("bin/", f"{sdk.bin}/") for word in sdk.starting("sessionise"))
+    made = ChildProcessor(Launch(command, str(tmp_path), str(tmp_path), dict(os.environ)), both, {"columns": ["k"]}, Context("t", "1"))
+    made.open()
+    try:
+        run, session = made.keyed(KeyedConfig(("k",), "t")), Session("s")
+        run.policy = Policy(dead_letter=True)
+        times = [dt.datetime(2024, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59), dt.datetime(2024, 1, 2)]
+        rows = pa.record_batch([["a", "b", "c"], pa.array(times, pa.timestamp("us"))], schema=both[0])
+        header = Header(label=Label(run=1, epoch=0, attempt=1), groups=[0])
+        done = run.events(session, header, rows, pa.array([0] * 3, pa.int32()))
+    finally:
+        made.close()
+    assert done is not None and [bad.row for bad in done.bad] == [1]
+    assert [k in session.groups[0].values for k in "abc"] == [True, False, True]
 
 
 @pytest.mark.long

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.fuzz.frames import NOTE, framed, samples
+from benchmarks.fuzz.frames import NOTE, Wrong, verdict
+from benchmarks.fuzz.samples import framed, samples
 from tests.conftest import bound
 from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats import body, schema
@@ -187,6 +188,35 @@ def test_thousands_of_mutated_frames_crash_nothing_and_leak_nothing(tmp_path: Pa
     found = json.loads(done.stdout)
     assert found["wrong"] == []
     assert found["refused"] + found["right"] == MUTATIONS and found["right"] > 100
+
+
+@pytest.mark.parametrize("rows", [40, 600])
+def test_an_invalid_batch_is_never_judged_right(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given two texts whose offsets are swapped, and a decoder that does not notice
+    batch = pa.record_batch({"s": ["a", "bb", "ccc"] * (rows // 3)})
+    offsets = bytes(batch.column(0).buffers()[1])[: 4 * (batch.num_rows + 1)]
+    swapped = frame_of(batch, lambda b: b.replace(offsets, offsets[:4] + offsets[8:12] + offsets[4:8] + offsets[12:]))
+    ipc = schema.to_ipc(batch.schema)
+    assert verdict(ipc, swapped) == "refused"
+
+    monkeypatch.setattr(body, "_validate", lambda *_: None)
+    with pytest.raises(Wrong, match="invalid"):
+        verdict(ipc, swapped)
+
+
+def test_text_that_is_left_to_the_reader_is_judged_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pa.record_batch({"s": ["Zürich", "Bern"], "l": [["Zürich"], []]})
+    garbled = frame_of(batch, lambda b: b.replace("ü".encode(), b"\xff\xff"))
+
+    assert verdict(schema.to_ipc(batch.schema), garbled) == "refused"
+    monkeypatch.setattr(body, "_validate", lambda batch, text: None if not text else batch.validate(full=True))
+    assert verdict(schema.to_ipc(batch.schema), garbled) == "refused"
+
+
+def test_some_mutated_frames_have_the_rows_from_which_columns_are_validated_one_by_one() -> None:
+    rows = {sample.name: decode(sample.frame).header.rows for sample in samples()}
+    many = {name for name, n in rows.items() if n >= body._FEW_ROWS}
+    assert many == {f"many {name}" for name in ("strings", "large", "lists", "structs", "maps")}
 
 
 def test_a_dead_letter_holds_one_event() -> None:

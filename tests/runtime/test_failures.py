@@ -6,7 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from udo_runtime.engine.replies import failure
+from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError, event_text, own_traceback, rows_to_batch, said
+from udo_runtime.sdk.api import Context, Operator
 
 from udo_protocol.cut import cut
 from udo_protocol.limits import EVENT_CHARS, HEADER_BYTES, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
@@ -111,8 +114,19 @@ class Shy:
 
 def test_a_value_that_cannot_be_shown_is_a_failure_of_its_event() -> None:
     with pytest.raises(ProcessingError, match=r"column 'n': expected int64, the operator answered \(a value whose __repr__ raised"):
-        rows_to_batch([{"n": Shy()}], pa.schema([("n", pa.int64())]))
+        rows_to_batch([(Shy(),)], pa.schema([("n", pa.int64())]))
     itself: dict[str, Any] = {}
     itself["again"] = itself
     assert event_text({"n": Shy()}) == "(cannot be shown: RuntimeError)"
     assert event_text(itself).startswith("(cannot be shown")
+
+
+def test_half_a_surrogate_pair_in_an_error_can_be_sent() -> None:
+    class Fails(Operator):
+        def process(self, event: Any, ctx: Any) -> Any:
+            raise ValueError("half \ud800 of a pair")
+
+    with pytest.raises(ProcessingError) as info:
+        Processor(Fails(), pa.schema([("n", pa.int64())]), Context("t", "1")).once(pa.record_batch({"n": [1]}))
+    sent = failure(info.value)
+    assert sent.message == "ValueError: half \\ud800 of a pair" and "half \\ud800 of a pair" in sent.traceback

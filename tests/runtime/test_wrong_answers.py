@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, UserDict, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -79,3 +81,25 @@ def test_a_value_that_does_not_fit_its_column_is_told_with_its_row(values: list[
     with pytest.raises(ProcessingError, match="column 'n': expected int32, the operator answered") as e:
         Processor(lambda batch: {"n": values}, NUMBERS, Context("t", "1")).once(pa.record_batch({"a": [1]}))
     assert bad in str(e.value)
+
+
+@pytest.mark.parametrize("kind", [Counter, lambda given: defaultdict(int, given), UserDict])
+def test_a_mapping_with_defaults_needs_all_columns_too(kind: Any) -> None:
+    class Yields(Operator):
+        def __init__(self, given: dict[str, int]) -> None:
+            self._given = kind(given)
+
+        def process(self, event: Any, ctx: Any) -> Any:
+            yield self._given
+
+    events, ctx = pa.record_batch({"a": [1]}), Context("t", "1")
+    for given in ({"m": 1}, {}, {"n": 1, "m": 1}):
+        for made in (Processor(Yields(given), NUMBERS, ctx).once, _keyed(Yields(given))):
+            with pytest.raises(ProcessingError, match="expected an event with the columns n; the operator answered"):
+                made(events)
+    assert Processor(Yields({"n": 1}), NUMBERS, ctx).once(events).to_pylist() == [{"n": 1}]
+
+
+def _keyed(operator: Operator) -> Callable[[pa.RecordBatch], Any]:
+    run = KeyedProcessor(operator, KeyedConfig(("a",)), NUMBERS, Context("t", "1"))
+    return lambda events: run.events(Session("s"), Header(session="s"), events, pa.array([0], pa.int32()))

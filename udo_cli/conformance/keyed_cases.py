@@ -15,7 +15,10 @@ from udo_cli.conformance.schemas import KEYED_BOTH, answers, keyed
 
 _AT = 1_700_000_000_000_000
 _SECOND = 1_000_000
+# The first time after the year 9999, and the last one before the year 1.
+_BEYOND, _BEFORE = 253_402_300_800_000_000, -62_135_596_800_000_001
 _TEN_THOUSAND = 10_000
+_LARGE = 2**40
 
 
 def _n(n: int, **more: Any) -> bytes:
@@ -26,10 +29,10 @@ def _n(n: int, **more: Any) -> bytes:
 def count(open_: Open) -> None:
     for role in ("keyed", "keyed_batches"):
         with open_(role, KEYED_BOTH, KEYED if role == "keyed" else {"columns": ["k"]}) as p:
-            rows = keyed(("a", "count", 1, None), ("ü", "count", 5, None), ("a", "count", 2, None))
-            got = p.keyed(rows, [Known("a", _n(10)), Known("ü")])
-            require(f"{role}: answers", [("a", 11, None), ("ü", 5, None), ("a", 13, None)], answers(got.rows))
-            require(f"{role}: states", {0: {"n": 13}, 1: {"n": 5}}, got.values)
+            rows = keyed(("a", "count", 1, None), ("ü", "count", 5, None), ("a", "count", 2, None), ("b", "count", 1, None))
+            got = p.keyed(rows, [Known("a", _n(10)), Known("ü"), Known("b", _n(_LARGE))])
+            require(f"{role}: answers", [("a", 11, None), ("ü", 5, None), ("a", 13, None), ("b", _LARGE + 1, None)], answers(got.rows))
+            require(f"{role}: states", {0: {"n": 13}, 1: {"n": 5}, 2: {"n": _LARGE + 1}}, got.values)
             require(f"{role}: timers", [], got.timers)
 
 
@@ -119,6 +122,22 @@ def set_timers(open_: Open) -> None:
         require("timers", [(0, -_SECOND), (0, _AT), (1, _AT + 1)], sorted(p.keyed(rows, [Known("a"), Known("b")]).timers))
 
 
+@case("timers", "a timer or expiration beyond the years 1 to 9999 is a Failure, and it goes on")
+def beyond(open_: Open) -> None:
+    with open_("keyed", KEYED_BOTH, KEYED) as p:
+        for do, at in (("timer", _BEYOND), ("expire", _BEYOND), ("timer", _BEFORE)):
+            try:
+                p.keyed(keyed(("a", "count", 1, None), ("a", do, 0, at)), [Known("a")])
+            except AnsweredFailure as e:
+                # An SDK that cannot even read such a column, as Python's, knows no row.
+                require(f"{do} at {at}: its row, if it says one", 1, e.failure.row if e.failure.HasField("row") else 1)
+            else:
+                raise Mismatch(f"{do} at {at}: expected Failure, got an answer")
+        got = p.keyed(keyed(("b", "count", 1, None)), [Known("b")])
+        require("the next answer", [("b", 1, None)], answers(got.rows))
+        require("its states and timers", ({0: {"n": 1}}, []), (got.values, got.timers))
+
+
 @case("timers", "timers that are due fire in order, with key, time, state and watermark")
 def fire(open_: Open) -> None:
     with open_("keyed", KEYED_BOTH, KEYED) as p:
@@ -162,6 +181,6 @@ def watermark(open_: Open) -> None:
 @case("migration", "states of another version are migrated, all that were asked for, and nothing in them is lost")
 def migrate(open_: Open) -> None:
     with open_("keyed", KEYED_BOTH, KEYED) as p:
-        got = p.migrate([Known("a", _n(1)), Known("b", _n(2, note="ü", more=[1, None]))], 1)
-        want = {0: {"n": 10, "from": 1}, 1: {"n": 20, "note": "ü", "more": [1, None], "from": 1}}
+        got = p.migrate([Known("a", _n(1)), Known("b", _n(2, note="ü", more=[1, None])), Known("only expires", None, _AT)], 1)
+        want = {0: {"n": 10, "from": 1}, 1: {"n": 20, "note": "ü", "more": [1, None], "from": 1}, 2: {"n": 0, "from": 1}}
         require("states", want, got.values)

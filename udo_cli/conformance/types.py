@@ -1,4 +1,5 @@
-"""Cases: every Arrow type that a Spark schema can carry, through batches and event by event; batches of every shape; other columns."""
+"""Cases: every Arrow type that a Spark schema can carry, and unsigned integers, through batches and event by event; batches of every shape;
+other columns."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from udo_cli.conformance.cases import Open, case
-from udo_cli.conformance.player import Mismatch, Player, require
+from udo_cli.conformance.player import AnsweredFailure, Mismatch, Player, require
 from udo_cli.conformance.schemas import EVENTS, N, events
 
 _DAY = dt.date(2024, 2, 29)
 _TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 999_999)
 _OLD = dt.datetime(1583, 1, 1)
-_TEXT = ["", "a", "üß€", "日本語", "👩‍👩‍👧", "e\u0301", "\x00\x7f", "x" * 100_000]
+_TEXT = ["", "a", "üß€", "日本語", "👩‍👩‍👧", "e\u0301", "\x00\x7f", "x" * 100_000, "\ufeffa"]
 _FLOATS = [0.0, -0.0, 1.5, -1e300, float("inf"), float("-inf"), float("nan"), 5e-324]
 # Values of this length and more are left out of the case with many rows.
 _LONG = 1_000
@@ -30,6 +31,12 @@ GROUPS: dict[str, Columns] = {
         "i32": (pa.int32(), [0, -(2**31), 2**31 - 1]),
         "i64": (pa.int64(), [0, -(2**63), 2**63 - 1, 2**53 + 1]),
         "b": (pa.bool_(), [True, False]),
+    },
+    "unsigned integers": {
+        "u8": (pa.uint8(), [0, 2**8 - 1]),
+        "u16": (pa.uint16(), [0, 2**16 - 1]),
+        "u32": (pa.uint32(), [0, 2**32 - 1]),
+        "u64": (pa.uint64(), [0, 2**53 + 1, 2**64 - 1]),
     },
     "floats with NaN, infinities and -0.0": {
         "f32": (pa.float32(), [0.0, -0.0, 1.5, float("inf"), float("nan")]),
@@ -160,6 +167,22 @@ def large(open_: Open) -> None:
         _same("rows", sent, p.data(sent))
 
 
+@case("types", "a map with a key twice, or with the key -0.0, is a Failure or answered as it came: event by event")
+def keys_of_maps(open_: Open) -> None:
+    keys: dict[str, tuple[pa.DataType, list[Any]]] = {"a key twice": (pa.string(), ["a", "a", "b"]), "-0.0": (pa.float64(), [-0.0, 0.5])}
+    for what, (t, found) in keys.items():
+        maps = pa.array([[(key, n) for n, key in enumerate(found)], [(found[-1], 7)]], pa.map_(t, pa.int64()))
+        sent = pa.RecordBatch.from_arrays([maps], ["m"])
+        with open_("each", (sent.schema, sent.schema)) as p:
+            try:
+                got = p.data(sent)
+                _same(what, sent, got)
+                _same(what, *(pa.RecordBatch.from_arrays([batch.column(0).keys], ["key"]) for batch in (sent, got)))  # by their bits
+            except AnsweredFailure:
+                pass
+            _same(f"after {what}", sent.slice(1), p.data(sent.slice(1)))
+
+
 @case("schema", "an answer with other columns than the output schema is a Failure of code schema")
 def other_columns(open_: Open) -> None:
     other = pa.schema([("n", pa.int64()), ("m", pa.string())])
@@ -167,6 +190,14 @@ def other_columns(open_: Open) -> None:
         with open_("forward", (N, output)) as p:
             failure = p.fails(pa.RecordBatch.from_pydict({"n": [1]}, schema=N))
             require(f"the code for {output.names}", "schema", failure.code)
+    pair, swapped = (pa.struct([(name, pa.int64()) for name in names]) for names in ("ab", "ba"))
+    sent = pa.RecordBatch.from_pydict({"p": pa.array([{"a": 1, "b": 2}], pair)})
+    for role in ("forward", "each"):  # the names of a struct's fields count, not their places
+        with open_(role, (sent.schema, pa.schema([("p", swapped)]))) as p:
+            try:
+                require(f"{role}: a struct with its fields in another order", sent.to_pylist(), p.data(sent).to_pylist())
+            except AnsweredFailure as e:
+                require(f"{role}: the code for a struct with its fields in another order", "schema", e.failure.code)
 
 
 @case("schema", "a value of another type in an answered event is a Failure of code schema, and it goes on")
@@ -174,3 +205,24 @@ def other_type(open_: Open) -> None:
     with open_("events", (EVENTS, N)) as p:
         require("the code", "schema", p.fails(events(("add", 1), ("wrong", 1))).code)
         require("the next answer", [2], p.data(events(("add", 1))).column(0).to_pylist())
+
+
+@case("schema", "an integer beyond 2^53 answered in a column of doubles is a Failure of code schema")
+def rounded(open_: Open) -> None:
+    with open_("events", (EVENTS, pa.schema([("n", pa.float64())]))) as p:
+        require("the code", "schema", p.fails(events(("add", 2**53))).code)
+
+
+@case("schema", "a text of 2,000,000 characters answered in a column of integers is a Failure of code schema, and it goes on")
+def long_text(open_: Open) -> None:
+    text = pa.schema([("n", pa.string())])
+    with open_("each", (text, N)) as p:
+        require("the code", "schema", p.fails(pa.RecordBatch.from_pydict({"n": ["x" * 2_000_000]}, schema=text)).code)
+        require("the next answer", [None], p.data(pa.RecordBatch.from_pydict({"n": [None]}, schema=text)).column(0).to_pylist())
+
+
+@case("schema", "a number beyond its column is a Failure of code schema, and it goes on")
+def beyond(open_: Open) -> None:
+    with open_("events", (EVENTS, pa.schema([("n", pa.int8())]))) as p:
+        require("the code", "schema", p.fails(events(("add", 1), ("add", 299))).code)
+        require("the next answer", [127], p.data(events(("add", 126))).column(0).to_pylist())

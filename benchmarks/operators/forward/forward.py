@@ -1,4 +1,4 @@
-"""Answers with its input, so that only the cost of the way there and back remains."""
+"""Answers with its input, so that only the cost of the round trip remains."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ struct Doing : Opened<udo::Events> {
             const auto line = "log " + std::to_string(n);
             ctx.log.debug(line), ctx.log.info(line), ctx.log.warning(line), ctx.log.error(line);
         }
-        if (what == "print") std::cout << "print " << n << std::endl;
+        if (what == "print") std::cout << "print " << n << '\n';
         if (what == "raise") throw std::runtime_error("raise " + std::to_string(n));
         while (what == "endless") ctx.emit({{"n", n + 1}});
         if (what == "wrong") return ctx.emit({{"n", "text"}});
@@ -133,7 +133,8 @@ int main(int argc, char** argv) {
     if (role == "events") return udo::run(Doing());
     if (role == "keyed") return udo::run(Stateful());
     if (role == "keyed_batches") return udo::run(Vectorised());
-    const int ended = benchmarked(role);
+    int ended = benchmarked(role);
+    if (ended < 0) ended = faulty(role);
     if (ended < 0) std::cerr << "no role of the conformance operator (UDO_CONFORMANCE): " << role << '\n';
     return ended < 0 ? 2 : ended;
 }

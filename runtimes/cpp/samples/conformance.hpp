@@ -1,4 +1,4 @@
-// The declarations shared by the two files of the conformance operator.
+// The declarations shared by the files of the conformance operator.
 #pragma once
 
 #include <arrow/builder.h>
@@ -26,3 +26,5 @@ std::shared_ptr<arrow::Array> summed(udo::Keys& keys, Added added) {
 
 // Runs a role for benchmarks; -1 if there is no such role.
 int benchmarked(std::string_view role);
+// Runs a role for tests of this SDK alone; -1 if there is no such role.
+int faulty(std::string_view role);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +16,9 @@ from udo_protocol.formats.schema import type_text
 from udo_protocol.limits import EVENT_CHARS, MESSAGE_CHARS, SHOWN_CAUSES, TRACEBACK_CHARS
 from udo_runtime import children
 from udo_runtime.hints import hint
+
+# The values of an answer, in the order of its columns.
+Row = tuple[Any, ...]
 
 
 class ProcessingError(OperatorError):
@@ -177,21 +180,26 @@ def _fits(value: Any, wanted: pa.DataType) -> bool:
     return True
 
 
-def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+def rows_to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     """Answered events as a record batch; ProcessingError names the column, types and event that do not fit."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     try:
-        return pa.RecordBatch.from_pylist(rows, schema=schema)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
     except Exception as e:  # also exceptions of the operator's own classes
         raise ProcessingError(*_wrong_type(rows, schema, e), code=SchemaError.code) from e
 
 
-def _wrong_type(rows: list[dict[str, Any]], schema: pa.Schema, error: Exception) -> tuple[str, str, str]:
+def _wrong_type(rows: Sequence[Row], schema: pa.Schema, error: Exception) -> tuple[str, str, str]:
     for row in rows:
-        for field in schema:
+        for value, field in zip(row, schema, strict=True):
             try:
-                pa.array([row[field.name]], field.type)
+                pa.array([value], field.type)
             except Exception as e:
-                value = row[field.name]
                 wanted = f"column {field.name!r}: expected {type_text(field.type)}"
-                return f"{wanted}, the operator answered {_shown(value)} ({type(value).__name__}): {_text(e)}", "", event_text(row)
+                return (
+                    f"{wanted}, the operator answered {_shown(value)} ({type(value).__name__}): {_text(e)}",
+                    "",
+                    event_text(dict(zip(schema.names, row, strict=True))),
+                )
     return _text(error), "", ""

@@ -5,7 +5,56 @@
 
 #include <tuple>
 
+#include "text.hpp"
+
 namespace udo {
+
+namespace {
+
+using detail::is_text;
+using std::chrono::days, std::chrono::microseconds, std::chrono::year;
+
+// The name of the value at this address of a state, as in rows.0.n; empty if there is none.
+std::string name_of(const json& state, const void* value) {
+    for (const auto& entry : state.items()) {
+        if (&entry.value() == value) return entry.key();
+        if (!entry.value().is_structured()) continue;
+        if (const auto below = name_of(entry.value(), value); !below.empty()) return entry.key() + "." + below;
+    }
+    return {};
+}
+
+// The first text in a value that is not UTF-8, or the value of such a name; null if there is none.
+const json* no_text(const json& value) {
+    if (value.is_string()) return is_text(value.get_ref<const std::string&>()) ? nullptr : &value;
+    if (!value.is_structured()) return nullptr;
+    for (const auto& entry : value.items()) {
+        if (value.is_object() && !is_text(entry.key())) return &entry.value();
+        if (const auto* found = no_text(entry.value())) return found;
+    }
+    return nullptr;
+}
+
+// The time itself, if it is one that the engine and operators in Python know: the years 1 to 9999.
+template <class Time>
+Time known(Time at, const char* what) {
+    using Days = std::chrono::time_point<typename Time::clock, days>;
+    if (at >= Days(std::chrono::sys_days(year(1) / 1 / 1).time_since_epoch()) &&
+        at < Days(std::chrono::sys_days(year(10'000) / 1 / 1).time_since_epoch())) {
+        return at;
+    }
+    const auto unit = std::same_as<Time, Date> ? " days" : " µs";
+    throw std::out_of_range(what + std::to_string(at.time_since_epoch().count()) + unit + " since 1970 is beyond the years 1 to 9999");
+}
+
+}  // namespace
+
+void Key::timer(Timestamp at) { timers_.push_back(known(at, "a timer at ")); }
+
+void Key::expire(Timestamp at) {
+    expires_ = known(at, "an expiration at ");
+    changed_ = true;
+}
 
 void Key::set(const json& state) {
     if (!state.is_object()) throw std::invalid_argument(std::string("a state is an object, not ") + state.type_name());
@@ -14,6 +63,11 @@ void Key::set(const json& state) {
 }
 
 std::string pack(const json& state) {
+    if (const auto* found = no_text(state)) {
+        const auto name = name_of(state, found);
+        throw std::invalid_argument("the state has text that is not UTF-8" + (name.empty() ? "" : ", at the entry \"" + name + '"') +
+                                    ": store it as udo::json::binary");
+    }
     std::string packed;
     json::to_msgpack(state, packed);
     return packed;
@@ -25,7 +79,7 @@ namespace detail {
 
 namespace {
 
-using std::chrono::floor, std::chrono::seconds, std::chrono::nanoseconds, std::chrono::microseconds, std::chrono::days;
+using std::chrono::floor, std::chrono::seconds, std::chrono::nanoseconds;
 
 // The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
 constexpr std::int64_t EPOCH_DAY = 719'163;
@@ -69,8 +123,13 @@ const std::vector<std::uint8_t>& extended(const json& value, std::uint8_t kind, 
     return value.get_binary();
 }
 
+void refuse(const json& state, const Beyond& beyond) {
+    const auto name = name_of(state, beyond.at);
+    throw std::out_of_range((name.empty() ? "" : "the state's entry \"" + name + "\": ") + beyond.what());
+}
+
 json of_time(Timestamp at) {
-    const auto whole = floor<seconds>(at);
+    const auto whole = floor<seconds>(known(at, "a time at "));
     const auto second = whole.time_since_epoch().count();
     const auto ns = static_cast<std::uint64_t>(nanoseconds(at - whole).count());
     std::vector<std::uint8_t> bytes;
@@ -103,7 +162,7 @@ Timestamp to_time(const json& value) {
 
 json of_local(LocalTime at) {
     std::vector<std::uint8_t> bytes;
-    append(bytes, static_cast<std::uint64_t>(at.time_since_epoch().count()), 8);
+    append(bytes, static_cast<std::uint64_t>(known(at, "a time without a zone at ").time_since_epoch().count()), 8);
     return extension(LOCAL_TIME, std::move(bytes));
 }
 
@@ -115,7 +174,7 @@ LocalTime to_local(const json& value) {
 
 json of_date(Date day) {
     std::vector<std::uint8_t> bytes;
-    append(bytes, static_cast<std::uint64_t>(day.time_since_epoch().count() + EPOCH_DAY), 4);
+    append(bytes, static_cast<std::uint64_t>(known(day, "a date at ").time_since_epoch().count() + EPOCH_DAY), 4);
     return extension(DATE, std::move(bytes));
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "text.hpp"
+
 namespace udo {
 
 namespace {
@@ -25,12 +27,23 @@ auto at(const arrow::Array& column, std::int64_t row) {
     return static_cast<const Column&>(column).GetView(row);
 }
 
+[[noreturn]] void beyond(std::string_view name, const std::string& value, const char* want) {
+    throw std::out_of_range("column \"" + std::string(name) + "\" is " + value + " in this event, beyond " + want);
+}
+
 // A time as µs since 1970.
-std::int64_t micros(const arrow::Array& column, std::int64_t row) {
+std::int64_t micros(const arrow::Array& column, std::int64_t row, std::string_view name) {
     const auto ticks = at<arrow::TimestampArray>(column, row);
+    const auto times = [&](std::int64_t each, const char* unit) {
+        std::int64_t us = 0;
+        if (__builtin_mul_overflow(ticks, each, &us)) {
+            beyond(name, std::to_string(ticks) + unit + " since 1970", "what 64 bits of µs hold: take it by udo::Event::value");
+        }
+        return us;
+    };
     switch (static_cast<const arrow::TimestampType&>(*column.type()).unit()) {
-        case arrow::TimeUnit::SECOND: return ticks * 1'000'000;
-        case arrow::TimeUnit::MILLI: return ticks * 1'000;
+        case arrow::TimeUnit::SECOND: return times(1'000'000, " s");
+        case arrow::TimeUnit::MILLI: return times(1'000, " ms");
         case arrow::TimeUnit::MICRO: return ticks;
         case arrow::TimeUnit::NANO: return std::chrono::floor<std::chrono::microseconds>(std::chrono::nanoseconds(ticks)).count();
     }
@@ -60,6 +73,14 @@ std::int64_t read(const arrow::Array& column, std::int64_t row, std::string_view
         case arrow::Type::INT32: return at<arrow::Int32Array>(column, row);
         case arrow::Type::INT16: return at<arrow::Int16Array>(column, row);
         case arrow::Type::INT8: return at<arrow::Int8Array>(column, row);
+        case arrow::Type::UINT64: {
+            const auto value = at<arrow::UInt64Array>(column, row);
+            if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
+            beyond(name, std::to_string(value), "what an integer of 64 bits with a sign holds: take it by udo::Event::value");
+        }
+        case arrow::Type::UINT32: return at<arrow::UInt32Array>(column, row);
+        case arrow::Type::UINT16: return at<arrow::UInt16Array>(column, row);
+        case arrow::Type::UINT8: return at<arrow::UInt8Array>(column, row);
         default: wrong(column, name, "an integer");
     }
 }
@@ -91,8 +112,13 @@ std::string_view read(const arrow::Array& column, std::int64_t row, std::string_
 template <>
 Timestamp read(const arrow::Array& column, std::int64_t row, std::string_view name) {
     if (column.type_id() != arrow::Type::TIMESTAMP) wrong(column, name, "a timestamp");
-    return Timestamp(std::chrono::microseconds(micros(column, row)));
+    return Timestamp(std::chrono::microseconds(micros(column, row, name)));
 }
+
+// Beyond it a double does not have every integer.
+constexpr std::int64_t MOST_WHOLE = std::int64_t{1} << 53;
+// The most bytes of a value that an error shows.
+constexpr std::size_t MOST_SHOWN = 1'000;
 
 // Appends a value to a column. Each overload returns whether the value fits.
 struct Appending {
@@ -108,8 +134,7 @@ struct Appending {
     template <class Builder>
     bool narrow(std::int64_t value) const {
         using Native = typename Builder::value_type;
-        if (value < std::numeric_limits<Native>::min() || value > std::numeric_limits<Native>::max()) return false;
-        return put<Builder>(static_cast<Native>(value));
+        return std::in_range<Native>(value) && put<Builder>(static_cast<Native>(value));
     }
 
     bool operator()(std::nullptr_t) const {
@@ -123,7 +148,12 @@ struct Appending {
             case arrow::Type::INT32: return narrow<arrow::Int32Builder>(value);
             case arrow::Type::INT16: return narrow<arrow::Int16Builder>(value);
             case arrow::Type::INT8: return narrow<arrow::Int8Builder>(value);
-            case arrow::Type::DOUBLE: return put<arrow::DoubleBuilder>(static_cast<double>(value));
+            case arrow::Type::UINT64: return narrow<arrow::UInt64Builder>(value);
+            case arrow::Type::UINT32: return narrow<arrow::UInt32Builder>(value);
+            case arrow::Type::UINT16: return narrow<arrow::UInt16Builder>(value);
+            case arrow::Type::UINT8: return narrow<arrow::UInt8Builder>(value);
+            case arrow::Type::DOUBLE:
+                return -MOST_WHOLE <= value && value <= MOST_WHOLE && put<arrow::DoubleBuilder>(static_cast<double>(value));
             default: return false;
         }
     }
@@ -136,8 +166,8 @@ struct Appending {
     }
     bool operator()(const std::string& value) const {
         switch (type.id()) {
-            case arrow::Type::STRING: return put<arrow::StringBuilder>(value);
-            case arrow::Type::LARGE_STRING: return put<arrow::LargeStringBuilder>(value);
+            case arrow::Type::STRING: return is_text(value) && put<arrow::StringBuilder>(value);
+            case arrow::Type::LARGE_STRING: return is_text(value) && put<arrow::LargeStringBuilder>(value);
             case arrow::Type::BINARY: return put<arrow::BinaryBuilder>(value);
             case arrow::Type::LARGE_BINARY: return put<arrow::LargeBinaryBuilder>(value);
             default: return false;
@@ -158,7 +188,7 @@ struct Appending {
         return scaled.ok() && scaled->FitsInPrecision(wanted.precision()) && put<arrow::Decimal128Builder>(*scaled);
     }
     bool operator()(const Cell& cell) const {
-        if (!cell.column->type()->Equals(type)) return false;
+        if (!cell.column->type()->Equals(type)) return cell.column->IsNull(cell.row) && (*this)(nullptr);
         if (type.id() == arrow::Type::INT64 && cell.column->IsValid(cell.row)) {
             return put<arrow::Int64Builder>(at<arrow::Int64Array>(*cell.column, cell.row));
         }
@@ -172,9 +202,11 @@ struct Shown {
     std::string operator()(bool value) const { return value ? "true" : "false"; }
     std::string operator()(std::int64_t value) const { return std::to_string(value); }
     std::string operator()(double value) const { return std::to_string(value); }
-    std::string operator()(const std::string& value) const { return '"' + value + '"'; }
+    std::string operator()(const std::string& value) const {
+        return (is_text(value) ? "\"" : "bytes that are not UTF-8, \"") + told(value, MOST_SHOWN) + '"';
+    }
     std::string operator()(Timestamp value) const { return std::to_string(value.time_since_epoch().count()) + " µs since 1970"; }
-    std::string operator()(const Decimal& value) const { return value.digits; }
+    std::string operator()(const Decimal& value) const { return told(value.digits, MOST_SHOWN); }
     std::string operator()(const Cell& value) const { return "a value of a column of " + value.column->type()->ToString(); }
 };
 
@@ -194,20 +226,35 @@ void Rows::push(std::span<const Field> row) {
     }
     count_++;
     require_bounded();  // before the builders double their size
-    for (std::size_t n = 0; n < columns_.size(); n++) {
-        const auto& field = *schema_->field(static_cast<int>(n));
-        const Field* found = &row[n];
-        if (found->first != field.name()) {
-            const auto other = std::find_if(row.begin(), row.end(), [&](const Field& f) { return f.first == field.name(); });
-            if (other == row.end()) throw SchemaError("the answer lacks the column \"" + field.name() + "\"");
-            found = &*other;
-        }
-        if (!std::visit(Appending{*columns_[n], *field.type()}, found->second.data)) {
-            const auto answered = std::visit(Shown{}, found->second.data);
-            throw SchemaError("column \"" + field.name() + "\": expected " + field.type()->ToString() + ", the operator answered " + answered);
-        }
+    try {
+        for (std::size_t n = 0; n < columns_.size(); n++) append(n, row);
+    } catch (...) {
+        drop_last();
+        throw;
     }
     require_bounded();
+}
+
+void Rows::append(std::size_t n, std::span<const Field> row) {
+    const auto& field = *schema_->field(static_cast<int>(n));
+    const Field* found = &row[n];
+    if (found->first != field.name()) {
+        const auto other = std::find_if(row.begin(), row.end(), [&](const Field& f) { return f.first == field.name(); });
+        if (other == row.end()) throw SchemaError("the answer lacks the column \"" + field.name() + "\"");
+        found = &*other;
+    }
+    if (!std::visit(Appending{*columns_[n], *field.type()}, found->second.data)) {
+        const auto answered = std::visit(Shown{}, found->second.data);
+        throw SchemaError("column \"" + field.name() + "\": expected " + field.type()->ToString() + ", the operator answered " + answered);
+    }
+}
+
+// Builders cannot remove a value, so the row gets nulls where it has none, and take() leaves it out.
+void Rows::drop_last() {
+    for (const auto& column : columns_) {
+        if (column->length() < count_) check(column->AppendNull());
+    }
+    dropped_.push_back(count_ - 1);
 }
 
 void Rows::require_bounded() const {
@@ -218,7 +265,16 @@ Batch Rows::take() {
     require_bounded();  // even if the operator has caught the exception
     std::vector<std::shared_ptr<arrow::Array>> made;
     for (const auto& column : columns_) made.push_back(check(column->Finish()));
-    return arrow::RecordBatch::Make(schema_, std::exchange(count_, 0), std::move(made));
+    const auto all = arrow::RecordBatch::Make(schema_, std::exchange(count_, 0), std::move(made));
+    if (dropped_.empty()) return all;
+    arrow::RecordBatchVector kept;
+    std::int64_t from = 0;
+    for (const auto row : std::exchange(dropped_, {})) {
+        kept.push_back(all->Slice(from, row - from));
+        from = row + 1;
+    }
+    kept.push_back(all->Slice(from));
+    return check(arrow::ConcatenateRecordBatches(kept));
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -12,6 +13,7 @@
 
 #include "keyed.hpp"
 #include "rows.hpp"
+#include "text.hpp"
 #include "trace.hpp"
 #include "wire.hpp"
 
@@ -41,6 +43,21 @@ std::optional<Timestamp> watermark_of(const std::string& content) {
     return fields.next(1) ? std::optional(at_us(fields.get_sint64())) : std::nullopt;
 }
 
+// The columns of a batch as they are, whatever its schema says of them.
+std::string columns_of(const arrow::RecordBatch& batch) {
+    std::string text;
+    const auto& fields = batch.schema()->fields();
+    const auto& columns = batch.column_data();
+    for (std::size_t n = 0; n < std::max(fields.size(), columns.size()); n++) {
+        text += (n > 0 ? "\n" : "") + (n < fields.size() ? fields[n]->name() : std::string("(no name)")) + ": ";
+        text += n < columns.size() ? columns[n]->type->ToString() : "(no column)";
+        if (n < columns.size() && columns[n]->length != batch.num_rows()) {
+            text += " of " + std::to_string(columns[n]->length) + " rows in a batch of " + std::to_string(batch.num_rows());
+        }
+    }
+    return text;
+}
+
 }  // namespace
 
 class Server {
@@ -62,6 +79,7 @@ class Server {
             if (!request) return;  // the engine is gone, so this process ends
             going = request->kind != Kind::STOP;
             row_.reset();
+            forget_trace();
             try {
                 answer(*request);
             } catch (const SchemaError& e) {
@@ -108,11 +126,13 @@ class Server {
     }
 
     void fail(std::uint64_t id, const std::type_info& type, const char* message, const char* code) {
+        const auto name = told(demangled(type.name()), MOST_MESSAGE), thrown = told(trace(), MOST_TRACE);
+        if (wire_.forked()) std::cerr << name << ": " << message << '\n' << thrown;
         std::string content;
         protozero::pbf_writer fields(content);
-        fields.add_string(1, demangled(type.name()));
-        fields.add_string(2, message);
-        fields.add_string(3, trace());
+        fields.add_string(1, name);
+        fields.add_string(2, told(message, MOST_MESSAGE));
+        fields.add_string(3, thrown);
         if (row_) fields.add_uint32(4, static_cast<std::uint32_t>(*row_));
         fields.add_string(5, code);
         if (ctx_) ctx_->rows_ = std::make_unique<Rows>(ctx_->output, wire_.bound);  // drops the rows emitted so far
@@ -224,13 +244,16 @@ class Server {
     // The table of an answer made by the operator itself.
     Tables whole(const Batch& answer) {
         if (!answer) return {};
-        const auto &have = *answer->schema(), &want = *ctx_->output;
-        bool fits = have.num_fields() == want.num_fields();
-        for (int n = 0; fits && n < want.num_fields(); n++) {
-            fits = have.field(n)->name() == want.field(n)->name() && have.field(n)->type()->Equals(want.field(n)->type());
+        const auto &have = answer->schema()->fields(), &want = ctx_->output->fields();
+        const auto& columns = answer->column_data();  // a batch may be made with a schema of other types than theirs
+        bool fits = have.size() == want.size() && columns.size() == want.size();
+        for (std::size_t n = 0; fits && n < want.size(); n++) {
+            const auto& column = *columns[n];
+            fits = have[n]->name() == want[n]->name() && column.type->Equals(*want[n]->type()) && column.length == answer->num_rows();
         }
         if (!fits) {
-            throw SchemaError("the operator's answer does not fit its output schema: expected " + want.ToString() + ", got " + have.ToString());
+            throw SchemaError("the operator's answer does not fit its output schema: expected " + ctx_->output->ToString() + ", got " +
+                              columns_of(*answer));
         }
         return {{Table::ROWS, answer}};
     }
@@ -265,8 +288,8 @@ sigset_t outlived() {
 
 thread_local sigset_t mask;  // while this thread forks
 
-// They are caught and not ignored, since a program that the operator starts would ignore them too. A process that it forks answers them
-// as usual; none is lost that comes before.
+// They are caught rather than ignored, since programs that the operator starts would inherit that they are ignored. A process that it
+// forks handles them as usual; none that arrives during the fork is lost.
 void outlive_signals() {
     struct sigaction caught = {};
     caught.sa_handler = [](int) {};
@@ -294,6 +317,7 @@ int run(Operator& op) {
         std::cerr << "this program is an operator: try it with `udo test DIR` (UDO_OPERATOR_SOCKET is not set)\n";
         return 2;
     }
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line arrives when it is printed, also if the process is killed then
     detail::outlive_signals();
     try {
         detail::Server(op, path).serve();

@@ -11,7 +11,7 @@
 
 namespace udo::detail {
 
-// The largest possible body: its length is a number of 32 bits.
+// The largest possible body: its length is a 32-bit number.
 constexpr std::uint64_t MOST_BODY_BYTES = UINT32_MAX;
 
 // An answer is larger than the bound.

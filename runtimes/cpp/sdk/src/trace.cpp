@@ -29,7 +29,7 @@ std::string demangled(const char* name) {
 
 std::string trace() {
     std::string text;
-    for (int n = 1; n < count; n++) {  // without the function below
+    for (int n = 1; n < count; n++) {  // skips note() below
         const auto* at = static_cast<const char*>(frames[static_cast<std::size_t>(n)]);
         Dl_info found{};
         if (!dladdr(at, &found)) continue;
@@ -37,8 +37,10 @@ std::string trace() {
         text += "  at " + (found.dli_sname ? demangled(found.dli_sname) : std::string("?"));
         text += std::string(" (") + found.dli_fname + " + " + std::to_string(at - static_cast<const char*>(found.dli_fbase)) + ")\n";
     }
-    return text.empty() ? "  thrown in a library that keeps no trace\n" : text;
+    return text.empty() ? "  thrown in another thread, or in a library that keeps no trace\n" : text;
 }
+
+void forget_trace() { count = 0; }
 
 static void note() noexcept { count = backtrace(frames.data(), MOST_FRAMES); }
 

@@ -6,8 +6,10 @@
 
 namespace udo::detail {
 
-// The names of its functions; of this thread's last exception.
+// The functions on the stack where this thread's last exception was thrown, one per line.
 std::string trace();
+// Forgets that exception.
+void forget_trace();
 std::string demangled(const char* name);
 
 }  // namespace udo::detail

@@ -16,11 +16,15 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 #include <system_error>
+
+#include "text.hpp"
 
 namespace udo::detail {
 
@@ -40,6 +44,13 @@ arrow::ipc::IpcWriteOptions writing() {
     auto options = arrow::ipc::IpcWriteOptions::Defaults();
     options.use_threads = false;
     return options;
+}
+
+// Ends this process at once; flushes its output.
+[[noreturn]] void end(int status) {
+    std::cout.flush();
+    std::fflush(nullptr);
+    ::_exit(status);
 }
 
 // The size of each table's message; TooLarge if they exceed the bound.
@@ -176,6 +187,7 @@ std::optional<Request> Wire::receive() {
 }
 
 void Wire::send(std::uint64_t id, Kind kind, std::string_view content, const std::vector<std::pair<Table, Batch>>& tables) {
+    if (forked()) end(kind == Kind::FAILURE ? EXIT_FAILURE : EXIT_SUCCESS);
     std::string head;
     std::vector<iovec> pieces(2);
     std::size_t body = 0, shared = 0;
@@ -247,10 +259,14 @@ Batch decode(const Request& request, Table table, const std::shared_ptr<arrow::S
 namespace udo {
 
 void Log::send(int level, std::string_view line) const {
+    if (wire_.forked()) {
+        std::cerr << line << std::endl;
+        return;
+    }
     std::string content;
     protozero::pbf_writer log(content);
     log.add_enum(1, level);
-    log.add_string(2, line.data(), line.size());
+    log.add_string(2, detail::told(line, detail::MOST_LINE));
     wire_.send(0, detail::Kind::LOG, content);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <arrow/buffer.h>
+#include <unistd.h>
 
 #include <map>
 #include <mutex>
@@ -54,7 +55,10 @@ class Wire {
     void share() { shares_ = shared_.there(); }
     // The next request; none when the engine is gone.
     std::optional<Request> receive();
-    // Sends a message: its content in Protobuf form, and its tables. TooLarge, and nothing is sent, if these exceed the bound.
+    // Whether this is a process that the operator has forked: the connection is its parent's.
+    bool forked() const { return ::getpid() != owner_; }
+    // Sends a message: its content in Protobuf form, and its tables. TooLarge, and nothing is sent, if these exceed the bound. A forked
+    // process ends here instead, where it would answer its parent's request.
     void send(std::uint64_t id, Kind kind, std::string_view content, const std::vector<std::pair<Table, Batch>>& tables = {});
 
     std::uint64_t bound = MOST_BODY_BYTES;  // of a message's tables in bytes, in the body or in shared memory
@@ -63,6 +67,7 @@ class Wire {
     bool read(std::uint8_t* into, std::size_t bytes);
 
     int socket_;
+    pid_t owner_ = ::getpid();
     Shared shared_;
     bool shares_ = false;
     std::mutex lock_;  // any thread of an operator may log

@@ -175,7 +175,8 @@ func (timed) OnTimer(at time.Time, ctx *operator.Key) error {
 }
 
 func (keyed) Migrate(old operator.State, from int) (operator.State, error) {
-	old["n"] = old["n"].(int64) * 10
+	n, _ := old["n"].(int64)
+	old["n"] = n * 10
 	old["from"] = from
 	return old, nil
 }

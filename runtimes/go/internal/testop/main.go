@@ -1,4 +1,4 @@
-// Testop is an operator for the platform's own tests: {a: int64} -> {b: int64}, in the way named by its argument.
+// Testop has the operators of the platform's own tests, {a: int64} -> {b: int64}; its argument names one.
 package main
 
 import (
@@ -73,7 +73,7 @@ func (count) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 	return ctx.SetState(s)
 }
 
-// Spy answers the sum of what it finds of its engine's, else 0: 1 a path, 2 a variable, 4 another process.
+// Spy answers the sum of what it can see of its engine: 1 for a path, 2 for a variable, 4 for another process; 0 if it sees nothing.
 type spy struct{}
 
 func (spy) Process(event operator.Event, ctx *operator.Context) error {
@@ -119,6 +119,21 @@ func (files) Process(event operator.Event, ctx *operator.Context) error {
 	return err
 }
 
+// Cut answers with text, which it cuts inside of a character at 1, and fails with such text, which is long too, at 2.
+type cut struct{}
+
+func (cut) Process(event operator.Event, ctx *operator.Context) error {
+	switch event.Int("a") {
+	case 1:
+		ctx.Emit(operator.Row{"b": "Zürich"[:2]})
+	case 2:
+		ctx.Log.Info("Zürich"[:2] + strings.Repeat("x", 2<<20))
+		return errors.New("cut: " + "Zürich"[:2] + strings.Repeat("x", 2<<20))
+	}
+	ctx.Emit(operator.Row{"b": "Zürich"})
+	return nil
+}
+
 func main() {
-	operator.Run(map[string]any{"plus": plus{}, "count": count{}, "spy": spy{}, "files": files{}}[os.Args[1]])
+	operator.Run(map[string]any{"plus": plus{}, "count": count{}, "spy": spy{}, "files": files{}, "cut": cut{}}[os.Args[1]])
 }

@@ -11,9 +11,20 @@ const gap = 30 * time.Second
 
 type sessionise struct{}
 
+// The state of a key, as any language may have left it: how many events, and the time of the latest, a LocalTime if the column has no zone.
 type state struct {
-	N    int64     `msgpack:"n"`
-	Last time.Time `msgpack:"last"`
+	N    int64 `msgpack:"n"`
+	Last any   `msgpack:"last"`
+}
+
+func (s state) last() time.Time {
+	switch at := s.Last.(type) {
+	case time.Time:
+		return at
+	case operator.LocalTime:
+		return at.Time
+	}
+	return time.Time{}
 }
 
 func (sessionise) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
@@ -22,8 +33,8 @@ func (sessionise) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 		return err
 	}
 	s.N++
-	if at := event.Time("t"); at.After(s.Last) {
-		s.Last = at
+	if at := event.Time("t"); at.After(s.last()) {
+		s.Last = event.Value("t")
 		ctx.Timer(at.Add(gap))
 	}
 	return ctx.SetState(s)
@@ -31,7 +42,7 @@ func (sessionise) ProcessKeyed(event operator.Event, ctx *operator.Key) error {
 
 func (sessionise) OnTimer(at time.Time, ctx *operator.Key) error {
 	var s state
-	if there, err := ctx.State(&s); err != nil || !there || at.Before(s.Last.Add(gap)) {
+	if there, err := ctx.State(&s); err != nil || !there || at.Before(s.last().Add(gap)) {
 		return err // an event has come since
 	}
 	ctx.Emit(operator.Row{"k": ctx.Key(), "n": s.N, "ended": s.Last})

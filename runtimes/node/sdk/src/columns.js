@@ -1,6 +1,7 @@
 // Converts columns to arrays of values, and back, exactly: Arrow's own getters and builders use milliseconds and doubles.
 import {DataType, Precision, RecordBatch, Struct, TimeUnit, makeData, makeVector, util} from "apache-arrow";
 
+import {cut, decoded, encoded, named} from "./text.js";
 import {Decimal, Duration, Instant, LocalDate, LocalDateTime, LocalTime, floorDiv} from "./values.js";
 
 /** An answer does not fit the output schema. */
@@ -9,7 +10,11 @@ export class SchemaError extends Error {
 }
 
 const NS = {[TimeUnit.SECOND]: 1_000_000_000n, [TimeUnit.MILLISECOND]: 1_000_000n, [TimeUnit.MICROSECOND]: 1_000n, [TimeUnit.NANOSECOND]: 1n};
-const DAY_MS = 86_400_000n;
+const DAY_MS = 86_400_000n, DAY_NS = 86_400_000_000_000n;
+// The largest integers below which a floating point column holds each one.
+const EXACT = {[Precision.HALF]: 2n ** 11n, [Precision.SINGLE]: 2n ** 24n, [Precision.DOUBLE]: 2n ** 53n};
+// Objects of JavaScript that are no structs.
+const NO_STRUCTS = [Array, Map, Set, Date, Decimal, Duration, Instant, LocalDate, LocalDateTime, LocalTime];
 
 /** A column's values: null, boolean, BigInt, number, string, Uint8Array, the types of values.js, array, object, or Map. */
 export function values(vector) {
@@ -51,9 +56,13 @@ function ofData(data) {
   }
   if (DataType.isMap(type)) {
     const [keys, items] = data.children[0].children.map(ofData), at = data.valueOffsets;
-    return each((i) => new Map(keys.slice(at[i], at[i + 1]).map((key, n) => [key, items[at[i] + n]])));
+    return each((i) => mapOf(keys.slice(at[i], at[i + 1]), items.slice(at[i], at[i + 1])));
   }
-  if (DataType.isBool(type) || DataType.isFloat(type) || DataType.isUtf8(type) || DataType.isLargeUtf8(type)) return plain(data);
+  if (DataType.isUtf8(type) || DataType.isLargeUtf8(type)) {
+    const at = data.valueOffsets; // Arrow's own getter drops a U+FEFF at the beginning
+    return each((i) => decoded(raw.subarray(Number(at[i]), Number(at[i + 1]))));
+  }
+  if (DataType.isBool(type) || DataType.isFloat(type)) return plain(data);
   return plain(data).map((v) => v && new Uint8Array(v)); // bytes, as a copy
 }
 
@@ -62,13 +71,21 @@ function plain(data) {
   return Array.from({length: data.length}, (_, i) => vector.get(i));
 }
 
+/** Makes a Map. TypeError if it would not hold all entries as they are, since it takes equal keys, and 0.0 and -0.0, for one. */
+function mapOf(keys, items) {
+  const map = new Map(keys.map((key, n) => [key, items[n]]));
+  const wrong = map.size < keys.length ? "a key twice" : keys.some((key) => Object.is(key, -0)) ? "the key -0.0" : "";
+  if (wrong) throw new TypeError(`a map has ${wrong}, which JavaScript's Map cannot hold: ${cut(keys.map(String).join(", "), 200)}`);
+  return map;
+}
+
 function whole(words, at, count) {
   let value = 0n;
   for (let n = count - 1; n >= 0; n--) value = (value << 32n) | BigInt(words[at + n]);
   return BigInt.asIntN(32 * count, value);
 }
 
-/** Makes a batch of rows, which are objects with a value for each column. SchemaError if a value does not fit; its `row` is the row. */
+/** Makes a batch from rows: objects with a value for each column. SchemaError if a value does not fit; its `row` is the row's number. */
 export function batchOf(schema, rows) {
   const of = (some) => schema.fields.map(({name, type}) => dataOf(name, type, some.map((row) => row[name])));
   try {
@@ -103,8 +120,8 @@ function dataOf(name, type, column) {
   }
   const common = {type, length, nullCount, nullBitmap: nullCount ? nullBitmap : undefined};
   const unfit = (v, why) => {
-    const text = typeof v === "object" && !(v instanceof Decimal) ? v.constructor?.name : String(v);
-    throw new SchemaError(`column "${name}": expected ${type}, the operator answered ${text} (${typeof v})${why ? `: ${why}` : ""}`);
+    const got = v instanceof Decimal ? `Decimal ${cut(v.text, 200)}` : named(v);
+    throw new SchemaError(`column "${name}": expected ${type}, the operator answered ${got}${why ? `: ${why}` : ""}`);
   };
   const fill = (array, value) => {
     for (let i = 0; i < length; i++) {
@@ -121,12 +138,22 @@ function dataOf(name, type, column) {
   };
   const require = (v, fits, why) => fits || unfit(v, why);
   const fixed = (array, value) => makeData({...common, data: fill(array, (a, i, v) => { a[i] = value(v); })});
+  const exactly = (array, value) => makeData({...common, data: fill(array, (a, i, v) => {
+    const units = value(v);
+    a[i] = units;
+    require(v, a[i] === units, `${units} is no whole number of ${8 * a.BYTES_PER_ELEMENT} bits`);
+  })});
   const of = (kind, value) => (v) => (require(v, v instanceof kind), value(v));
 
   if (DataType.isNull(type)) return makeData({type, length});
   if (DataType.isInt(type)) return fixed(new type.ArrayType(length), (v) => integer(v, type, unfit));
   if (DataType.isFloat(type)) {
-    const number = (v) => (require(v, typeof v === "number" || typeof v === "bigint"), Number(v));
+    const most = EXACT[type.precision];
+    const number = (v) => {
+      require(v, typeof v === "number" || typeof v === "bigint");
+      require(v, typeof v === "number" || (-most <= v && v <= most), "it would be rounded");
+      return Number(v);
+    };
     return fixed(new type.ArrayType(length), type.precision === Precision.HALF ? (v) => util.float64ToUint16(number(v)) : number);
   }
   if (DataType.isBool(type)) {
@@ -135,7 +162,7 @@ function dataOf(name, type, column) {
   }
   if (DataType.isTimestamp(type)) {
     const ns = NS[type.unit];
-    return fixed(new BigInt64Array(length), (v) => {
+    return exactly(new BigInt64Array(length), (v) => {
       const at = v instanceof Date ? Instant.from(v) : v;
       require(v, at instanceof Instant || at instanceof LocalDateTime);
       return floorDiv(at.ns, ns);
@@ -143,13 +170,13 @@ function dataOf(name, type, column) {
   }
   if (DataType.isDate(type)) {
     const days = of(LocalDate, (v) => v.days);
-    return type.unit === 0 ? fixed(new Int32Array(length), days) : fixed(new BigInt64Array(length), (v) => BigInt(days(v)) * DAY_MS);
+    return type.unit === 0 ? exactly(new Int32Array(length), days) : exactly(new BigInt64Array(length), (v) => BigInt(days(v)) * DAY_MS);
   }
   if (DataType.isTime(type)) {
-    const ticks = of(LocalTime, (v) => floorDiv(v.ns, NS[type.unit]));
+    const ticks = of(LocalTime, (v) => (require(v, v.ns >= 0n && v.ns < DAY_NS, "not within a day"), floorDiv(v.ns, NS[type.unit])));
     return type.bitWidth === 32 ? fixed(new Int32Array(length), (v) => Number(ticks(v))) : fixed(new BigInt64Array(length), ticks);
   }
-  if (DataType.isDuration(type)) return fixed(new BigInt64Array(length), of(Duration, (v) => floorDiv(v.ns, NS[type.unit])));
+  if (DataType.isDuration(type)) return exactly(new BigInt64Array(length), of(Duration, (v) => floorDiv(v.ns, NS[type.unit])));
   if (DataType.isDecimal(type)) {
     const words = type.bitWidth / 32;
     const data = fill(new Uint32Array(length * words), (a, i, v) => {
@@ -160,6 +187,7 @@ function dataOf(name, type, column) {
     return makeData({...common, data});
   }
   if (DataType.isStruct(type)) {
+    fill([], (_, i, v) => require(v, isStruct(v), "expected an object with its fields"));
     const children = type.children.map((f) => dataOf(`${name}.${f.name}`, f.type, column.map((v) => v?.[f.name] ?? null)));
     return makeData({...common, children});
   }
@@ -180,16 +208,20 @@ function dataOf(name, type, column) {
   return variable(name, common, column, fill, require);
 }
 
+function isStruct(v) {
+  return typeof v === "object" && !ArrayBuffer.isView(v) && !NO_STRUCTS.some((kind) => v instanceof kind);
+}
+
 // Makes columns of text, bytes, lists and maps: the values one after the other, and the offset of each.
 function variable(name, common, column, fill, require) {
   const {type, length} = common, large = type.OffsetArrayType === BigInt64Array;
-  const text = DataType.isUtf8(type) || DataType.isLargeUtf8(type), encoder = new TextEncoder();
+  const text = DataType.isUtf8(type) || DataType.isLargeUtf8(type);
   const nested = DataType.isList(type) || DataType.isMap(type) || DataType.isLargeList(type);
   const parts = fill(new Array(length), (a, i, v) => {
     if (text) require(v, typeof v === "string");
     else if (DataType.isMap(type)) require(v, v instanceof Map);
     else require(v, nested ? Array.isArray(v) : v instanceof Uint8Array);
-    a[i] = text ? encoder.encode(v) : DataType.isMap(type) ? [...v].map(([key, value]) => ({key, value})) : v;
+    a[i] = text ? encoded(v) : DataType.isMap(type) ? [...v].map(([key, value]) => ({key, value})) : v;
   });
   const valueOffsets = large ? new BigInt64Array(length + 1) : new Int32Array(length + 1);
   let at = 0;

@@ -3,7 +3,8 @@ import {Binary, Field, Int32, Int64, Schema} from "apache-arrow";
 
 import {batchOf, values} from "./columns.js";
 import {pack, unpack} from "./state.js";
-import {Instant} from "./values.js";
+import {named} from "./text.js";
+import {Instant, storable} from "./values.js";
 import {decoderOf} from "./wire.js";
 
 const fields = (columns) => Object.entries(columns).map(([name, type]) => new Field(name, type, true));
@@ -38,7 +39,10 @@ export class Key {
   /** Replaces the state; undefined drops it and its expiry. */
   set state(state) {
     if (state === undefined) this.#expires = null;
-    else if (state === null || Object.getPrototypeOf(state) !== Object.prototype) throw new TypeError("a state is an object");
+    else if (state === null || Object.getPrototypeOf(state) !== Object.prototype) {
+      throw new TypeError(`expected a state as an object, got ${named(state)}`);
+    }
+    this.ctx.assigned = state;
     this.#state = state === undefined ? null : pack(state);
     this.#changed = true;
   }
@@ -48,14 +52,14 @@ export class Key {
     this.ctx.emit(row);
   }
 
-  /** Has onTimer called for this key at the end of the first epoch whose watermark has reached `at`, an Instant. */
+  /** Sets a timer: onTimer is called for this key at the end of the first epoch whose watermark has reached `at`, an Instant. */
   timer(at) {
-    this.#timers.push({key: this.#number, at_us: at.micros});
+    this.#timers.push({key: this.#number, at_us: storable(at).micros});
   }
 
-  /** Drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it. */
+  /** Drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces the time. */
   expire(at) {
-    this.#expires = at.micros;
+    this.#expires = storable(at).micros;
     this.#changed = true;
   }
 

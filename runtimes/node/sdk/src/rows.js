@@ -1,4 +1,4 @@
-// Answered events, gathered and bounded. Many are converted to columns on the way, since objects take many times the memory of Arrow.
+// Gathers answered events, up to a bound. Many are converted to columns on the way, since objects take many times the memory of Arrow.
 import {DataType, RecordBatch, Struct, makeData} from "apache-arrow";
 
 import {batchOf, requireColumns} from "./columns.js";
@@ -37,13 +37,20 @@ export class Rows {
 
   add(row, source) {
     requireColumns(this.schema, row);
-    this.rows.push(row);
+    this.rows.push(this.copy(row));
     this.sources.push(source);
     this.count++;
     this.bytes += this.rowBytes;
     for (const [name, more] of this.varied) this.bytes += more(row[name]);
     if (this.bytes > this.bound) throw new TooLargeError(this.count, 0, this.bytes, this.bound);
     if (this.rows.length === MOST_OBJECTS) this.settle();
+  }
+
+  /** The row as it is now: its owner may change it and answer it again. */
+  copy(row) {
+    const copy = {};
+    for (const {name} of this.schema.fields) copy[name] = row[name];
+    return copy;
   }
 
   /** Converts the rows kept as objects to columns. */

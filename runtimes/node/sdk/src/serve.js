@@ -2,6 +2,7 @@
 import {SchemaError, values} from "./columns.js";
 import {Touched} from "./keyed.js";
 import {Rows, SOURCE} from "./rows.js";
+import {cut} from "./text.js";
 import {Instant} from "./values.js";
 import {Decoder, Wire} from "./wire.js";
 
@@ -9,6 +10,8 @@ const PROTOCOL_VERSION = 1;
 const SDK = "node 0.1.0";
 // The largest possible body: its length is a number of 32 bits.
 const MOST_BODY_BYTES = 2 ** 32 - 1;
+// The engine cuts a Failure's `type: message` at 16,000 characters and its trace at 32,000, and refuses a message above 1 MiB.
+const TYPE_CHARS = 200, MESSAGE_CHARS = 15_700, TRACE_CHARS = 32_000, LOG_CHARS = 64_000;
 const LEVELS = {debug: 1, info: 2, warn: 3, error: 4};
 
 /** Serves the operator until the engine stops it; then the process ends. */
@@ -33,6 +36,7 @@ class Context {
   /** The event time up to which all events have been seen, an Instant; undefined until it is known. */
   watermark = undefined;
   current = undefined; // the row being processed; undefined: not row by row
+  assigned = undefined; // what was last assigned to a key's state
 
   constructor(start, input, output, wire) {
     this.rows = new Rows(output, wire.bound);
@@ -44,18 +48,21 @@ class Context {
     /** The operator's log, shown by `udo logs`. */
     this.log = {};
     for (const [name, level] of Object.entries(LEVELS)) {
-      this.log[name] = (...words) => void wire.send({log: {level, message: words.join(" ")}});
+      this.log[name] = (...words) => void wire.send({log: {level, message: cut(words.join(" "), LOG_CHARS)}});
     }
   }
 
   /** Called before a request. */
   begin() {
     this.rows.clear();
-    this.current = undefined;
+    this.current = this.assigned = undefined;
   }
 
-  /** Answers an event: an object with the manifest's output columns. */
+  /** Answers an event: an object with the manifest's output columns, which is copied. */
   emit(row) {
+    if (this.current === undefined) {
+      throw new TypeError("emit(row) is for process, processKeyed and onTimer, until they end; a vectorised method returns its answer");
+    }
     this.rows.add(row, this.current);
   }
 }
@@ -99,8 +106,8 @@ class Server {
 
   failure(e) {
     const {name = typeof e, message = String(e), stack = "", [SOURCE]: row = this.ctx?.current} = e ?? {};
-    const type = e instanceof Error ? e.constructor.name : name;
-    return {failure: {type, message, trace: stack, row, code: e instanceof SchemaError ? "schema" : ""}};
+    const type = cut(e instanceof Error ? e.constructor.name : name, TYPE_CHARS), code = e instanceof SchemaError ? "schema" : "";
+    return {failure: {type, message: cut(message, MESSAGE_CHARS), trace: cut(stack, TRACE_CHARS), row, code}};
   }
 
   async handle(kind, request, tables) {
@@ -152,9 +159,13 @@ class Server {
   }
 
   async migrate(request, tables) {
-    const touched = new Touched(tables, this.ctx);
+    const touched = new Touched(tables, this.ctx), from = request.from_version;
     await this.each(touched.keys, async (key) => {
-      key.state = await this.operator.migrate(key.state ?? {}, request.from_version);
+      const made = await this.operator.migrate(key.state ?? {}, from);
+      if (made === undefined || made === null) { // which would drop the state
+        throw new TypeError(`migrate() from state version ${from}: expected the new state as an object, got ${made}: return it`);
+      }
+      key.state = made;
     });
     return touched.changes(true);
   }
@@ -163,8 +174,19 @@ class Server {
     for (let row = 0; row < all.length; row++) {
       this.ctx.current = row;
       const done = step(all[row], row);
-      if (done !== undefined) await done; // a turn of the event loop for each event would cost more than most events
+      // Others are not awaited: a turn of the event loop for each event would cost more than most events.
+      if (done !== undefined) this.requireNoAnswer(await done);
     }
+    this.ctx.current = undefined;
+  }
+
+  /** TypeError if a method has returned answers, which would be lost. Arrow functions return other objects too, as the state just set. */
+  requireNoAnswer(left) {
+    if (left === null || typeof left !== "object" || left === this.ctx.assigned) return;
+    const {fields} = this.ctx.output, isRow = (v) => v !== null && typeof v === "object" && fields.some(({name}) => Object.hasOwn(v, name));
+    const isAnswer = Array.isArray(left) ? left.some(isRow) : isRow(left), isGenerator = typeof left.next === "function";
+    if (!isAnswer && !isGenerator) return;
+    throw new TypeError(`it returned ${isAnswer ? "an answer" : "a generator"}: call emit(row) for each answer instead of return or yield`);
   }
 
   emitted() {

@@ -1,12 +1,15 @@
 // States and keys as MessagePack, in the profile of docs/operator-protocol.md. No library is used, since the existing ones read 1 and 1.0
 // as the same number.
-import {Decimal, Instant, LocalDate, LocalDateTime, floorDiv} from "./values.js";
+import {decoded, encoded, named} from "./text.js";
+import {Decimal, Instant, LocalDate, LocalDateTime, floorDiv, storable} from "./values.js";
 
 const TIME = -1, LOCAL_TIME = 1, DATE = 2, DECIMAL = 3;
 // The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
 const EPOCH_DAY = 719_163;
+const LAST_DAY = 3_652_059; // 9999-12-31
+// What Python reads as a decimal: digits as Decimal takes them, and what only Python writes.
+const DECIMAL_TEXT = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,17})?$|^[+-]?(infinity|s?nan\d*)$/i;
 const SECOND_NS = 1_000_000_000n;
-const utf8 = new TextEncoder(), text = new TextDecoder("utf-8", {fatal: true});
 
 class Sink {
   bytes = new Uint8Array(256);
@@ -70,13 +73,13 @@ class Sink {
     else if (typeof v === "boolean") this.u8(v ? 0xc3 : 0xc2);
     else if (typeof v === "bigint") this.integer(v);
     else if (typeof v === "number") { this.u8(0xcb); this.f64(v); }
-    else if (typeof v === "string") { const data = utf8.encode(v); this.length(data.length, 0xa0, 31, 0xd9, 0xda); this.raw(data); }
+    else if (typeof v === "string") { const data = encoded(v); this.length(data.length, 0xa0, 31, 0xd9, 0xda); this.raw(data); }
     else if (v instanceof Uint8Array) { this.length(v.length, 0, -1, 0xc4, 0xc5); this.raw(v); }
-    else if (v instanceof Instant || v instanceof Date) this.extension(TIME, time(v instanceof Date ? Instant.from(v).ns : v.ns));
-    else if (v instanceof LocalDateTime) this.extension(LOCAL_TIME, bytes(8, (view) => view.setBigInt64(0, v.micros)));
-    else if (v instanceof LocalDate) this.extension(DATE, bytes(4, (view) => view.setInt32(0, v.days + EPOCH_DAY)));
-    else if (v instanceof Decimal) this.extension(DECIMAL, utf8.encode(v.text));
-    else if (Array.isArray(v)) { this.length(v.length, 0x90, 15, 0, 0xdc); v.forEach((each) => this.value(each)); }
+    else if (v instanceof Instant || v instanceof Date) this.extension(TIME, time(storable(v).ns));
+    else if (v instanceof LocalDateTime) this.extension(LOCAL_TIME, bytes(8, (view) => view.setBigInt64(0, storable(v).micros)));
+    else if (v instanceof LocalDate) this.extension(DATE, bytes(4, (view) => view.setInt32(0, day(v))));
+    else if (v instanceof Decimal) this.extension(DECIMAL, encoded(decimal(v)));
+    else if (Array.isArray(v)) { this.length(v.length, 0x90, 15, 0, 0xdc); for (const each of v) this.value(each); }
     else if (v instanceof Map || Object.getPrototypeOf(v) === Object.prototype) this.map(v instanceof Map ? [...v] : Object.entries(v));
     else throw new TypeError(`a state cannot hold a ${v?.constructor?.name ?? typeof v}: use text, BigInt, numbers, booleans, Uint8Array, `
       + "the SDK's times and Decimal, arrays, objects or Maps");
@@ -86,15 +89,28 @@ class Sink {
   map(entries) {
     this.length(entries.length, 0x80, 15, 0, 0xde);
     for (const [name, v] of entries.sort(([a], [b]) => (a < b ? -1 : 1))) {
-      this.value(named(name));
+      this.value(nameOf(name));
       this.value(v);
     }
   }
 }
 
-function named(key) {
+function nameOf(key) {
   if (typeof key !== "string") throw new TypeError(`a state's maps have text as keys, not ${key}`);
   return key;
+}
+
+function day({days}) {
+  const number = days + EPOCH_DAY;
+  if (!Number.isInteger(number) || number < 1 || number > LAST_DAY) {
+    throw new RangeError(`a LocalDate of ${days} days since 1970: expected a whole number within the years 1 to 9999`);
+  }
+  return number;
+}
+
+function decimal({text}) {
+  if (!DECIMAL_TEXT.test(text)) throw new RangeError(`a Decimal of ${named(text)}: expected digits as text, "-12.50"`);
+  return String(text);
 }
 
 function bytes(size, write) {
@@ -130,9 +146,9 @@ class Source {
   u16() { return this.view.getUint16(this.skip(2)); }
   u32() { return this.view.getUint32(this.skip(4)); }
   raw(size) { return this.data.slice(this.at, this.skip(size) + size); }
-  text(size) { return text.decode(this.data.subarray(this.at, this.skip(size) + size)); }
+  text(size) { return decoded(this.data.subarray(this.at, this.skip(size) + size)); }
   array(size) { return Array.from({length: size}, () => this.value()); }
-  map(size) { return Object.fromEntries(Array.from({length: size}, () => [named(this.value()), this.value()])); }
+  map(size) { return Object.fromEntries(Array.from({length: size}, () => [nameOf(this.value()), this.value()])); }
 
   value() {
     const c = this.u8();
@@ -183,7 +199,7 @@ class Source {
     if (type === TIME && size === 12) return new Instant(view.getBigInt64(at + 4) * SECOND_NS + BigInt(view.getUint32(at)));
     if (type === LOCAL_TIME) return LocalDateTime.ofMicros(view.getBigInt64(at));
     if (type === DATE) return new LocalDate(view.getInt32(at) - EPOCH_DAY);
-    if (type === DECIMAL) return new Decimal(text.decode(this.data.subarray(at, at + size)));
+    if (type === DECIMAL) return new Decimal(decoded(this.data.subarray(at, at + size)));
     throw new TypeError(`a state of an unknown kind: extension ${type} of ${size} bytes`);
   }
 }

@@ -1,6 +1,10 @@
-// Values for which JavaScript has no type, or no exact one. Each is compared and printed by its text.
+// Values for which JavaScript has no type, or no exact one. < and > compare times and days by their numbers, two decimals by their text.
+
+import {cut, named} from "./text.js";
 
 const NS_OF = {ms: 1_000_000n, us: 1_000n};
+// The range of Python's times, since any language may go on from a state: the years 1 to 9999.
+const FIRST_US = -62_135_596_800_000_000n, LAST_US = 253_402_300_799_999_999n;
 
 class Ns {
   /** @param {bigint} ns nanoseconds */
@@ -24,6 +28,7 @@ class Ns {
 class SinceEpoch extends Ns {
   /** @param {Date} date */
   static from(date) {
+    if (Number.isNaN(date.getTime())) throw new RangeError("an invalid Date");
     return new this(BigInt(date.getTime()) * NS_OF.ms);
   }
 
@@ -42,6 +47,15 @@ export class Instant extends SinceEpoch {}
 
 /** A time without a zone: `ns` since 1970. */
 export class LocalDateTime extends SinceEpoch {}
+
+/** The time of a timer, an expiration or a state. TypeError if it is no time, RangeError if it is beyond the years 1 to 9999. */
+export function storable(at) {
+  const time = at instanceof Date ? Instant.from(at) : at;
+  if (!(time instanceof SinceEpoch)) throw new TypeError(`expected an Instant, got ${named(at)}`);
+  const us = time.micros;
+  if (us < FIRST_US || us > LAST_US) throw new RangeError(`a time of ${us} µs since 1970, beyond the years 1 to 9999`);
+  return time;
+}
 
 /** A time of the day: `ns` since midnight. */
 export class LocalTime extends Ns {}
@@ -76,14 +90,16 @@ export class Decimal {
   /** The value as an integer in units of 10^-scale; RangeError if it has more digits. */
   unscaled(scale) {
     const [, sign, whole, part = ""] = /^([+-]?)(\d+)(?:\.(\d+))?$/.exec(this.text) ?? [];
-    if (whole === undefined || part.slice(scale).replace(/0+$/, "")) {
-      throw new RangeError(`${this.text} is no number with ${scale} decimal places`);
+    const digits = BigInt(whole === undefined ? 0 : whole + part), shift = scale - part.length, power = 10n ** BigInt(Math.abs(shift));
+    if (whole === undefined || (shift < 0 && digits % power !== 0n)) {
+      throw new RangeError(`${cut(this.text, 200)} is no number with ${scale} decimal places`);
     }
-    const digits = BigInt(whole + part.slice(0, scale).padEnd(scale, "0"));
-    return sign === "-" ? -digits : digits;
+    const units = shift < 0 ? digits / power : digits * power;
+    return sign === "-" ? -units : units;
   }
 
   static ofUnscaled(digits, scale) {
+    if (scale < 0) return Decimal.ofUnscaled(digits * 10n ** BigInt(-scale), 0);
     const text = (digits < 0n ? -digits : digits).toString().padStart(scale + 1, "0");
     const at = text.length - scale;
     return new Decimal((digits < 0n ? "-" : "") + text.slice(0, at) + (scale > 0 ? `.${text.slice(at)}` : ""));

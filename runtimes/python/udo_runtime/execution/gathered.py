@@ -1,26 +1,71 @@
-"""Gathers the answers to a frame while its events are processed: dicts that become a batch whenever there are many, bounded in total.
+"""Gathers the answers to a frame while its events are processed: rows that become a batch whenever there are many, bounded in total.
 
-As dicts, ten million answers take gigabytes; in Arrow, no more than on the wire.
+As rows of Python, ten million answers take gigabytes; in Arrow, no more than on the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from udo_protocol.limits import DEFAULT
-from udo_runtime.failure import ProcessingError, rows_to_batch
+from udo_runtime.failure import ProcessingError, Row, rows_to_batch
 
-# The most answers held as dicts: FIRST at the beginning, when their size is unknown; later as many as take 1/_PARTS of the bound
+# The most answers held as rows: FIRST at the beginning, when their size is unknown; later as many as take 1/_PARTS of the bound
 # in Arrow, 16 MiB by default, but at most _MOST.
 FIRST = 256
 _MOST, _PARTS = 1 << 15, 16
+# Values of these types cannot change after they were answered.
+_FIXED = frozenset((type(None), bool, int, float, str, bytes, Decimal, datetime, date, time, timedelta))
 
 
-class GatheredAnswers(list[dict[str, Any]]):
-    """`append` each answer, and `pack` when there are FIRST, or as many as `pack` returned last; `batch` returns all of them.
+def taking(schema: pa.Schema) -> Callable[[Mapping[str, Any]], Row]:
+    """The function that takes the values of an answer that has these columns, so that user code may go on to change the dict: yield it
+    again, or a state. Values that may be changed themselves, in nested and binary columns, are copied."""
+    names, held = schema.names, [n for n, field in enumerate(schema) if pa.types.is_nested(field.type) or _is_binary(field.type)]
+    if not held and len(names) > 1:
+        return itemgetter(*names)
+
+    def take(answer: Mapping[str, Any]) -> Row:
+        values = [answer[name] for name in names]
+        for n in held:
+            values[n] = _own(values[n])
+        return tuple(values)
+
+    return take
+
+
+def _is_binary(t: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t))
+
+
+def _own(value: Any) -> Any:
+    kind = type(value)
+    if kind in _FIXED:
+        return value
+    if kind is list:
+        return [_own(v) for v in value]
+    if kind is tuple:
+        return tuple(map(_own, value))
+    if kind is dict:
+        return {_own(k): _own(v) for k, v in value.items()}
+    if isinstance(value, pa.Array | pa.Scalar):
+        return value
+    try:
+        return deepcopy(value)
+    except Exception:  # no data: the batch is refused with the column and its type
+        return value
+
+
+class GatheredAnswers(list[Row]):
+    """`append` the values of each answer (`taking`), and `pack` when there are FIRST, or as many as `pack` returned last; `batch` returns
+    all of them.
 
     ProcessingError for an answer that does not fit the schema, and if the answers exceed what a caller takes, `bound` bytes.
     """
@@ -30,7 +75,7 @@ class GatheredAnswers(list[dict[str, Any]]):
         self._output, self._bound = output, bound
         self._parts: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
-        self.room = FIRST  # the most answers to hold as dicts
+        self.room = FIRST  # the most answers to hold as rows
 
     @property
     def packed(self) -> bool:
@@ -38,14 +83,14 @@ class GatheredAnswers(list[dict[str, Any]]):
         return bool(self._parts)
 
     def pack(self) -> int:
-        """Make a batch of the dicts; returns the number of dicts at which to do it again."""
+        """Make a batch of the rows; returns the number of rows at which to do it again."""
         if self:
             self.add(rows_to_batch(self, self._output))
             self.clear()
         return self.room
 
     def add(self, *parts: pa.RecordBatch) -> None:
-        """Add answers after those that are a batch and before those that are dicts."""
+        """Add answers after those that are a batch and before those that are rows."""
         for part in parts:
             self._parts.append(part)
             self._rows, self._bytes = self._rows + part.num_rows, self._bytes + part.nbytes

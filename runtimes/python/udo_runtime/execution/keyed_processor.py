@@ -23,7 +23,7 @@ from udo_protocol.queue.frame import Header
 from udo_runtime.execution import keyed_bad_events as bad_events
 from udo_runtime.execution.bad_events import BadEvent, bad_row, rows_of
 from udo_runtime.execution.distinct_keys import comparable, comparable_value, values_of
-from udo_runtime.execution.gathered import FIRST, GatheredAnswers, empty, joined
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, empty, joined, taking
 from udo_runtime.execution.keyed_bad_events import Policy, ResentLetters, Unit
 from udo_runtime.execution.timers import EPOCH, Due, KeyedContext, take_due, to_us
 from udo_runtime.failure import PassedOn, ProcessingError, event_text, failed, not_answers
@@ -76,7 +76,7 @@ class KeyedProcessor:
         self._operator, self._keyed, self._output = target, keyed, output
         self._nothing = empty(output)
         self.commit_frame = keyed.commit_frame
-        self._names = set(output.names)
+        self._names, self._take = set(output.names), taking(output)
         self._ctx = KeyedContext(ctx.operator, ctx.version, ctx.instance, ctx.directory)
         # The value of one column, or a tuple of several.
         self._key: Callable[[dict[str, Any]], Any] = operator.itemgetter(*keyed.columns)
@@ -134,7 +134,8 @@ class KeyedProcessor:
 
     def _each(self, session: Session, column: list[int], asked: Callable[[], tuple[list[dict[str, Any]], list[Any]]]) -> GatheredAnswers:
         """The answers to the events of a frame; this is the hot path."""
-        ctx, process, names, states = self._ctx, self._operator.process, self._names, session.states
+        ctx, process, states = self._ctx, self._operator.process, session.states
+        take, width = self._take, len(self._names)
         out, room = GatheredAnswers(self._output), FIRST
         event: dict[str, Any] = {}
         answer: Any = None
@@ -149,9 +150,14 @@ class KeyedProcessor:
                     state = states[key]
                 ctx.key, ctx._number, ctx.state = key, number, state
                 for answer in (answers := process(event, ctx)) or ():
-                    if answer.keys() != names:
+                    if type(answer) is not dict:
+                        answer = dict(answer.items())  # without the defaults that a Counter has
+                    if len(answer) != width:
                         raise self._wrong(answer, event)
-                    out.append(answer)
+                    try:
+                        out.append(take(answer))
+                    except KeyError:
+                        raise self._wrong(answer, event) from None
                     if len(out) >= room:
                         if self.on_trial:
                             out.clear()
@@ -229,9 +235,9 @@ class KeyedProcessor:
             given = call() or ()
             for answer in given:
                 if not isinstance(answer, dict) or answer.keys() != self._names:
-                    told = given if isinstance(given, (dict, str, bytes)) else [*answers, answer]
+                    told = given if isinstance(given, (dict, str, bytes)) else [answer]
                     raise not_answers(told, self._output.names, event) or self._wrong(answer, event)
-                answers.append(answer)
+                answers.append(self._take(answer))
                 if len(answers) >= room:
                     room = answers.pack()
             self._ctx._keep()

@@ -16,7 +16,7 @@ from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import conform, misfits
 from udo_protocol.formats.state_types import StateTypes
 from udo_runtime.execution.bad_events import BadEvent, bad_row, bisect, rows_of
-from udo_runtime.execution.gathered import FIRST, GatheredAnswers, joined
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, joined, taking
 from udo_runtime.execution.typed import TypedOperator
 from udo_runtime.failure import PassedOn, ProcessingError, columns_to_batch, event_text, failed, not_answers, rows_to_batch
 from udo_runtime.sdk.api import Context, Operator
@@ -37,7 +37,7 @@ class Processor:
 
     def __init__(self, target: Operator | Batchwise, output: pa.Schema, ctx: Context, types: StateTypes | None = None) -> None:
         self._target, self._output, self._ctx = target, output, ctx
-        self._names, self._types = set(output.names), types
+        self._names, self._types, self._take = set(output.names), types, taking(output)
         self._operator = target if isinstance(target, Operator) else None
         self._keyed_operator = self._operator
         if types is not None and self._operator is not None:
@@ -200,9 +200,9 @@ class Processor:
             given = self._operator.process(event, self._ctx) or ()
             for answer in given:
                 if not isinstance(answer, dict) or answer.keys() != self._names:
-                    told = given if isinstance(given, (dict, str, bytes)) else [*answers, answer]
+                    told = given if isinstance(given, (dict, str, bytes)) else [answer]
                     raise not_answers(told, self._output.names, event) or self._wrong_columns(answer, event)
-                answers.append(answer)
+                answers.append(self._take(answer))
                 if len(answers) >= room:
                     room = answers.pack()
         except (ProcessingError, PassedOn):
@@ -257,7 +257,7 @@ class Processor:
             raise ProcessingError(f"the operator's answer does not fit its output schema: {e}", code=SchemaError.code) from e
 
     def _each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        operator, ctx, names = self._operator, self._ctx, self._names
+        operator, ctx, take, width = self._operator, self._ctx, self._take, len(self._names)
         assert operator is not None
         out, room = GatheredAnswers(self._output), FIRST
         event: dict[str, Any] = {}
@@ -266,9 +266,14 @@ class Processor:
         try:
             for event in as_events(batch):
                 for answer in (answers := operator.process(event, ctx)) or ():
-                    if answer.keys() != names:
+                    if type(answer) is not dict:
+                        answer = dict(answer.items())  # without the defaults that a Counter has
+                    if len(answer) != width:
                         raise self._wrong_columns(answer, event)
-                    out.append(answer)
+                    try:
+                        out.append(take(answer))
+                    except KeyError:
+                        raise self._wrong_columns(answer, event) from None
                     if len(out) >= room:
                         room = out.pack()
         except (ProcessingError, PassedOn):

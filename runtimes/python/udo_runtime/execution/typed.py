@@ -28,7 +28,7 @@ class TypedOperator(Operator):
         self._operator, self._types = operator, types
 
     def process(self, event: dict[str, Any], ctx: Any) -> Any:
-        """The operator's answers, as a complete list: a generator may change the state until its end."""
+        """The operator's answers; the state is checked after the last one: a generator may change it until its end."""
         return self._checked(self._operator.process(event, ctx), ctx, event)
 
     def on_timer(self, key: Any, at: datetime, ctx: Any) -> Any:
@@ -37,10 +37,17 @@ class TypedOperator(Operator):
 
     def _checked(self, answers: Any, ctx: Any, event: dict[str, Any]) -> Any:
         if isinstance(answers, Iterator):
-            answers = list(answers)
+            return self._until_end(answers, ctx, event)
+        self._require(ctx, event)
+        return answers
+
+    def _until_end(self, answers: Iterator[Any], ctx: Any, event: dict[str, Any]) -> Iterator[Any]:
+        yield from answers
+        self._require(ctx, event)
+
+    def _require(self, ctx: Any, event: dict[str, Any]) -> None:
         if problem := self._types.problem(ctx.state):
             raise ProcessingError(problem, "", event_text(event))
-        return answers
 
     def process_keys(self, keys: FrameKeys, events: pa.RecordBatch, states: FrameStates, ctx: Context) -> Batches:
         """The answer of a vectorised operator."""

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from udo_protocol.cut import cut
 from udo_protocol.errors import ProtocolError, SchemaError
 from udo_protocol.formats import body
 from udo_protocol.formats.rows import as_events
 from udo_protocol.formats.schema import from_ipc
-from udo_protocol.limits import DEFAULT
+from udo_protocol.limits import DEFAULT, MESSAGE_CHARS
 from udo_protocol.proto import operator_pb2 as pb
 from udo_runtime import children
 from udo_runtime.child import shared
 from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
-from udo_runtime.execution.gathered import FIRST, GatheredAnswers, require_bounded
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, require_bounded, taking
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError, explained, own_traceback
 from udo_runtime.sdk.api import Context, Operator
@@ -128,6 +129,7 @@ class Server:
         if isinstance(self._target, ProcessingError):
             raise self._target
         self._input, self._output = from_ipc(start.input), from_ipc(start.output)
+        self._take = taking(self._output)
         self._bound = min(start.answer_bytes or _MOST_BODY_BYTES, _MOST_BODY_BYTES)
         directory = Path(os.environ.get(DIRECTORY, "."))
         self._ctx = Context(start.operator, start.operator_version, start.instance, directory)
@@ -187,14 +189,14 @@ class Server:
         return TouchedKeys(request, self._ctx, watermark_us)
 
     def _each(self, items: Sequence[Any], process: Callable[[int, Any], Any]) -> pa.RecordBatch:
-        names, out, room = set(self._output.names), GatheredAnswers(self._output, self._bound), FIRST
+        names, out, room, take = set(self._output.names), GatheredAnswers(self._output, self._bound), FIRST, self._take
         for self._row, item in enumerate(items):
             for answer in process(self._row, item) or ():
                 if not isinstance(answer, dict) or answer.keys() != names:
                     got = ", ".join(sorted(answer)) if isinstance(answer, dict) else type(answer).__name__
                     want = ", ".join(self._output.names)
                     raise ProcessingError(f"expected an event with the columns {want}; the operator answered {got}", code=SchemaError.code)
-                out.append(answer)
+                out.append(take(answer))
                 if len(out) >= room:
                     room = out.pack()
         self._row = None
@@ -223,4 +225,4 @@ class _Logs(logging.Handler):
             sys.stderr.write(record.getMessage() + "\n")
             return
         level = _LEVELS.get(record.levelno, pb.Log.INFO)
-        self._wire.send(encode(pb.Message(log=pb.Log(level=level, message=record.getMessage()))), None)
+        self._wire.send(encode(pb.Message(log=pb.Log(level=level, message=cut(record.getMessage(), MESSAGE_CHARS)))), None)

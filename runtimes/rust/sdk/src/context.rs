@@ -1,4 +1,4 @@
-//! The operator's context, and its way to answer.
+//! The operator's context, through which it also answers.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Answers an event: a value for each of the manifest's output columns, by [`row!`](crate::row).
+    /// Answers an event: a value for each of the manifest's output columns, by [`row!`](crate::row). Not for methods that return a
+    /// batch: their frame fails if they call it.
     pub fn emit<'a>(&mut self, row: impl AsRef<[(&'a str, Value)]>) -> Result {
         self.rows.push(row.as_ref())
     }

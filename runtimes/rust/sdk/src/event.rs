@@ -17,7 +17,7 @@ pub(crate) fn columns_of(schema: &Schema) -> Columns {
     schema.fields().iter().enumerate().map(|(n, field)| (field.name().clone(), n)).collect()
 }
 
-/// One event. Its methods take a column's name; if there is no such column, or it has another type, their error names what there is.
+/// One event. Its methods take a column's name; if there is no such column, or it has another type, the error says what there is.
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
     pub(crate) batch: &'a RecordBatch,

@@ -12,6 +12,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::value::within_years;
 use crate::{Error, Result, Timestamp, Value, pack, unpack};
 
 /// The key of an event: its state and its timers.
@@ -51,19 +52,30 @@ impl Key<'_> {
         (self.state, self.expires_us, self.changed) = (None, None, true);
     }
 
-    /// Has [`on_timer`](crate::Timed::on_timer) called for this key at the end of the first epoch whose watermark has reached `at`; once
-    /// for equal times.
+    /// Sets a timer: [`on_timer`](crate::Timed::on_timer) is called for this key at the end of the first epoch whose watermark has
+    /// reached `at`. Setting a timer for the same time again changes nothing.
+    ///
+    /// # Panics
+    /// Panics, which fails the event, if `at` is not in the years 1 to 9999.
     pub fn timer(&mut self, at: Timestamp) {
-        self.timers_us.push(at.micros());
+        self.timers_us.push(micros(at, "a timer"));
     }
 
-    /// Drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it.
+    /// Drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces the time.
+    ///
+    /// # Panics
+    /// Panics, which fails the event, if `at` is not in the years 1 to 9999.
     pub fn expire(&mut self, at: Timestamp) {
-        (self.expires_us, self.changed) = (Some(at.micros()), true);
+        (self.expires_us, self.changed) = (Some(micros(at, "an expiration")), true);
     }
 }
 
-/// The keys of a batch, each once: `keys[n]`. Key `keys.rows()[i]` is that of row i.
+fn micros(at: Timestamp, what: &str) -> i64 {
+    within_years(&at.0).unwrap_or_else(|why| panic!("{what}: {why}"));
+    at.micros()
+}
+
+/// The keys of a batch, each once: `keys[n]`. The key of row i is `keys[keys.rows()[i]]`.
 pub struct Keys<'a> {
     pub(crate) rows: &'a [usize],
     pub(crate) keys: Vec<Key<'a>>,
@@ -80,7 +92,7 @@ impl<'a> Keys<'a> {
         self.keys.iter()
     }
 
-    /// All keys, by their number, to be changed.
+    /// All keys, by their number; mutable.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Key<'a>> {
         self.keys.iter_mut()
     }

@@ -1,4 +1,4 @@
-//! The Rust SDK for operators of udo-spark: a type with one of the traits below, which `main` hands to the function of that name.
+//! The Rust SDK for operators of udo-spark: a type implements one of these traits, and `main` passes it to the function beside the trait.
 //!
 //! | trait | function | |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | [`Keyed`] | [`keyed`] | event by event, with the state of the event's key |
 //! | [`KeyedBatches`] | [`keyed_batches`] | the same, vectorised |
 //!
-//! Timers and migration are traits of their own: `keyed(Visits).timed().migrating().run()`. An error or a panic fails the method's frame
-//! with a backtrace; the process goes on. `udo logs` shows the output of `log::info!` and its like.
+//! Timers and migration are separate traits: `keyed(Visits).timed().migrating().run()`. An error or a panic fails the method's frame
+//! with a backtrace; the process goes on. `udo logs` shows the output of `log::info!` and the other log macros.
 //!
 //! ```no_run
 //! use udo_operator::{Context, Event, Events, Result, row};
@@ -27,6 +27,7 @@
 //! ```
 
 mod context;
+mod cut;
 mod error;
 mod event;
 mod keyed;

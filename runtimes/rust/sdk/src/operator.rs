@@ -1,4 +1,4 @@
-//! The traits that operators implement, and the functions that make them programs.
+//! The traits that operators implement, and the functions that turn operators into programs.
 
 use arrow_array::RecordBatch;
 
@@ -32,7 +32,7 @@ pub trait Events {
     }
 }
 
-/// Works event by event, in the order of each key, with the state of the event's key.
+/// A keyed operator that works event by event, with the state of the event's key. Each key's events come in order.
 pub trait Keyed {
     /// Answers one event.
     fn process(&mut self, event: Event, key: &mut Key, ctx: &mut Context) -> Result;

@@ -1,11 +1,11 @@
-//! Answered events, gathered into a record batch of a bounded size.
+//! Gathers answered events into a record batch of bounded size.
 
 use std::sync::Arc;
 
 use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder};
 use arrow_array::types::Date32Type;
 use arrow_array::*;
-use arrow_schema::{DataType, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, FieldRef, Fields, SchemaRef, TimeUnit};
 use arrow_select::concat::concat;
 
 use crate::{Error, Result, Value, size};
@@ -13,13 +13,15 @@ use crate::{Error, Result, Value, size};
 pub(crate) struct Rows {
     schema: SchemaRef,
     columns: Vec<Column>,
-    count: usize,
+    pub(crate) count: usize,
     bytes: usize,
     row_bytes: usize,
     bound: usize,
 }
 
-/// The most arrays of one value that are kept unjoined: each takes some hundred bytes, whatever its value.
+/// The integers up to this one, and no larger ones, are all doubles.
+const MOST_WHOLE: u64 = 1 << 53;
+/// The most arrays of one value to keep before they are joined: each takes some hundred bytes, however small its value.
 const MOST_SINGLE: usize = 1024;
 
 /// The most common types are built value by value, the others from arrays of one value each.
@@ -44,7 +46,7 @@ impl Rows {
         Self::new(self.schema.clone(), self.bound)
     }
 
-    /// Adds a row. An error if it does not fit the schema, or if there are too many; then the rows are unusable.
+    /// Adds a row. Returns an error if it does not fit the schema, or if the rows exceed the bound; after that, the rows are unusable.
     pub(crate) fn push(&mut self, row: &[(&str, Value)]) -> Result {
         let fields = self.schema.fields();
         if row.len() != fields.len() {
@@ -106,7 +108,7 @@ impl Column {
             (Self::Int(b), Value::Int(v)) => b.append_value(*v),
             (Self::Int(b), Value::Null) => b.append_null(),
             (Self::Float(b), Value::Float(v)) => b.append_value(*v),
-            (Self::Float(b), Value::Int(v)) => b.append_value(*v as f64),
+            (Self::Float(b), Value::Int(v)) if v.unsigned_abs() <= MOST_WHOLE => b.append_value(*v as f64),
             (Self::Float(b), Value::Null) => b.append_null(),
             (Self::Bool(b), Value::Bool(v)) => b.append_value(*v),
             (Self::Bool(b), Value::Null) => b.append_null(),
@@ -150,11 +152,47 @@ fn all(parts: &mut Vec<ArrayRef>) -> Result<ArrayRef> {
     Ok(concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())?)
 }
 
+/// Whether the types are the same: the fields of a struct have names, while lists and maps may name their elements as they like.
+pub(crate) fn same(a: &DataType, b: &DataType) -> bool {
+    a.equals_datatype(b) && named_alike(a, b)
+}
+
+fn named_alike(a: &DataType, b: &DataType) -> bool {
+    let alike = |a: &Fields, b: &Fields| a.iter().zip(b).all(|(a, b)| named_alike(a.data_type(), b.data_type()));
+    match (a, b) {
+        (DataType::Struct(a), DataType::Struct(b)) => a.iter().zip(b).all(|(a, b)| a.name() == b.name()) && alike(a, b),
+        (DataType::Map(a, _), DataType::Map(b, _)) => match (a.data_type(), b.data_type()) {
+            (DataType::Struct(a), DataType::Struct(b)) => alike(a, b),
+            _ => false,
+        },
+        _ => elements(a).zip(elements(b)).is_none_or(|(a, b)| named_alike(a.data_type(), b.data_type())),
+    }
+}
+
+/// The elements of a list or a map.
+fn elements(kind: &DataType) -> Option<&FieldRef> {
+    match kind {
+        DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) | DataType::Map(field, _) => Some(field),
+        _ => None,
+    }
+}
+
+/// The array with the names of `kind`, which is the same type.
+fn renamed(array: &ArrayRef, kind: &DataType) -> ArrayRef {
+    let fields = if let DataType::Struct(fields) = kind { fields.iter().collect() } else { Vec::from_iter(elements(kind)) };
+    let data = array.to_data();
+    let children = data.child_data().iter().zip(fields);
+    let children = children.map(|(child, field)| renamed(&make_array(child.clone()), field.data_type()).to_data()).collect();
+    // SAFETY: all but the names is as in the array.
+    make_array(unsafe { data.into_builder().data_type(kind.clone()).child_data(children).build_unchecked() })
+}
+
 /// An array of this one value; `None` if it does not fit the type.
 fn one(value: &Value, kind: &DataType) -> Option<ArrayRef> {
     Some(match (value, kind) {
         (Value::Null, _) => new_null_array(kind, 1),
-        (Value::Arrow(array), _) if array.len() == 1 && array.data_type().equals_datatype(kind) => array.clone(),
+        (Value::Arrow(array), _) if array.len() == 1 && array.data_type() == kind => array.clone(),
+        (Value::Arrow(array), _) if array.len() == 1 && same(array.data_type(), kind) => renamed(array, kind),
         (Value::Int(v), DataType::Int32) => Arc::new(Int32Array::from(vec![i32::try_from(*v).ok()?])),
         (Value::Int(v), DataType::Int16) => Arc::new(Int16Array::from(vec![i16::try_from(*v).ok()?])),
         (Value::Int(v), DataType::Int8) => Arc::new(Int8Array::from(vec![i8::try_from(*v).ok()?])),

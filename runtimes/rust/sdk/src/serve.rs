@@ -10,6 +10,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_schema::SchemaRef;
 
+use crate::cut::cut;
 use crate::error::{guarded, quiet_panics};
 use crate::event::{Columns, columns_of};
 use crate::keyed::{self, Key};
@@ -17,7 +18,7 @@ use crate::operator::Step;
 use crate::pb::message::Kind;
 use crate::pb::part::Table;
 use crate::pb::{Answer, Bye, Failure, Hello, Log, Message, Ping, Ready, Start, log::Level};
-use crate::rows::Rows;
+use crate::rows::{Rows, same};
 use crate::shared::Shared;
 use crate::wire::{Decoder, Encoded, Encoder, Tables, Writer, dial};
 use crate::{Context, Error, Event, Keys, Operator, Result, State, Timestamp};
@@ -26,6 +27,11 @@ const PROTOCOL_VERSION: u32 = 1;
 const SHARED_MEMORY: &str = "shared-memory";
 /// The largest possible body: its length is a number of 32 bits.
 const MOST_BODY_BYTES: u64 = u32::MAX as u64;
+/// A header has at most 1 MiB, and the engine cuts at 16,000 characters (the class and the message together), a trace at 32,000.
+const CLASS_CHARS: usize = 400;
+const MESSAGE_CHARS: usize = 15_500;
+const TRACE_CHARS: usize = 32_000;
+const LOG_CHARS: usize = 64_000;
 const SDK: &str = concat!("rust ", env!("CARGO_PKG_VERSION"));
 
 /// Serves until the engine stops this process, or is gone.
@@ -58,11 +64,11 @@ pub(crate) fn serve<T>(operator: &mut Operator<T>, path: &Path) -> io::Result<()
 }
 
 /// Keeps SIGINT and SIGTERM from ending this process: the engine says when to stop.
-/// They are caught and not ignored, since a program that the operator starts would ignore them too. (A process that it forks without
-/// starting a program in it, which Rust's library does not offer, ignores them.)
+/// They are caught rather than ignored, since a program that the operator starts would ignore them too. (A process that it only forks,
+/// which Rust's standard library does not offer, ignores them.)
 fn outlive_signals() {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: the handler does nothing; of an all-zero sigaction, the mask is empty.
+    // SAFETY: the handler does nothing; an all-zero sigaction has an empty mask.
     unsafe {
         let mut caught: libc::sigaction = std::mem::zeroed();
         caught.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
@@ -114,7 +120,6 @@ impl<T> Server<'_, T> {
             Some(Kind::Migrate(migrate)) => self.migrate(migrate.from_version, tables)?,
             other => return Err(Error::new(format!("this SDK ({SDK}) does not know the request {other:?}"))),
         };
-        self.row = None;
         bounded(&answer, begun(&mut self.started)?.bound)?;
         Ok((Kind::Answer(Answer {}), answer))
     }
@@ -123,8 +128,13 @@ impl<T> Server<'_, T> {
         if let Some(started) = &mut self.started {
             started.ctx.rows = started.ctx.rows.emptied(); // drops the rows emitted so far
         }
-        let row = self.row.map(|row| row as u32);
-        Kind::Failure(Failure { r#type: why.class, message: why.message, trace: why.trace, row, code: why.code.to_string() })
+        Kind::Failure(Failure {
+            r#type: cut(why.class, CLASS_CHARS),
+            message: cut(why.message, MESSAGE_CHARS),
+            trace: cut(why.trace, TRACE_CHARS),
+            row: self.row.map(|row| row as u32),
+            code: why.code.to_string(),
+        })
     }
 
     fn start(&mut self, start: Start) -> Result<Ready> {
@@ -184,6 +194,7 @@ impl<T> Server<'_, T> {
                     self.row = Some(row);
                     process(user, event(row), &mut started.ctx)?;
                 }
+                self.row = None;
                 started.emitted()
             }
             Step::Keyed(process) => {
@@ -194,6 +205,7 @@ impl<T> Server<'_, T> {
                     self.row = Some(row);
                     process(user, event(row), &mut keys[key], &mut started.ctx)?;
                 }
+                self.row = None;
                 Ok(joined(started.emitted()?, started.changes(&keys, false)?))
             }
             Step::KeyedBatches(process) => {
@@ -218,6 +230,7 @@ impl<T> Server<'_, T> {
             self.row = Some(row);
             on_timer(&mut operator.user, Timestamp::from_micros(at)?, &mut keys[key], &mut started.ctx)?;
         }
+        self.row = None;
         Ok(joined(started.emitted()?, started.changes(&keys, false)?))
     }
 
@@ -231,6 +244,7 @@ impl<T> Server<'_, T> {
             let old: State = key.state()?.unwrap_or_default();
             key.set_state(&migrate(&mut operator.user, old, from)?)?;
         }
+        self.row = None;
         started.changes(&keys, true)
     }
 }
@@ -263,9 +277,15 @@ impl Started {
 
     /// The table of an answer made by the operator itself.
     fn whole(&mut self, answer: &RecordBatch) -> Result<Answered> {
+        let emitted = self.ctx.rows.count;
+        if emitted > 0 {
+            return Err(Error::new(format!(
+                "expected all answers in the returned batch, and {emitted} were emitted: add them to the batch"
+            )));
+        }
         let (have, want) = (answer.schema_ref().fields(), self.ctx.output.fields());
         let mut both = have.iter().zip(want);
-        if have.len() != want.len() || !both.all(|(a, b)| a.name() == b.name() && a.data_type().equals_datatype(b.data_type())) {
+        if have.len() != want.len() || !both.all(|(a, b)| a.name() == b.name() && same(a.data_type(), b.data_type())) {
             let shown = |fields: &arrow_schema::Fields| {
                 fields.iter().map(|f| format!("{}: {}", f.name(), f.data_type())).collect::<Vec<_>>().join(", ")
             };
@@ -300,7 +320,7 @@ impl log::Log for Logs {
             log::Level::Info => Level::Info,
             log::Level::Debug | log::Level::Trace => Level::Debug,
         };
-        let line = Log { level: level as i32, message: record.args().to_string() };
+        let line = Log { level: level as i32, message: cut(record.args().to_string(), LOG_CHARS) };
         let _ = self.0.send(message(0, Kind::Log(line)), &[], None); // if the engine is gone, the next reply finds out
     }
 

@@ -10,6 +10,7 @@ use serde::de::{self, DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::ser::{self, Serializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::value::within_years;
 use crate::{Date, Decimal, LocalTime, Result, Timestamp, Value};
 
 /// The state of a key as a map.
@@ -20,7 +21,7 @@ const TIME: i8 = -1;
 const LOCAL_TIME: i8 = 1;
 const DATE: i8 = 2;
 const DECIMAL: i8 = 3;
-// The bits of seconds in the 8-byte form of the extension -1, MessagePack's times.
+// The number of bits that hold the seconds in the 8-byte form of MessagePack's times.
 const SECONDS_BITS: u32 = 34;
 
 /// Converts a state to the form that the engine stores.
@@ -49,6 +50,7 @@ fn extension<S: Serializer>(s: S, tag: i8, data: impl Into<Vec<u8>>) -> std::res
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        within_years(&self.0).map_err(ser::Error::custom)?;
         let (seconds, ns) = (self.0.timestamp(), self.0.timestamp_subsec_nanos());
         if let (0, Ok(short)) = (ns, u32::try_from(seconds)) {
             return extension(s, TIME, short.to_be_bytes());
@@ -62,18 +64,23 @@ impl Serialize for Timestamp {
 
 impl Serialize for LocalTime {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        within_years(&self.0).map_err(ser::Error::custom)?;
         extension(s, LOCAL_TIME, self.0.and_utc().timestamp_micros().to_be_bytes())
     }
 }
 
 impl Serialize for Date {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        within_years(&self.0).map_err(ser::Error::custom)?;
         extension(s, DATE, self.0.num_days_from_ce().to_be_bytes())
     }
 }
 
 impl Serialize for Decimal {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        if !self.is_number() {
+            return Err(ser::Error::custom(format!("expected the digits of a decimal, as in 12.50, got {:?}", self.0)));
+        }
         extension(s, DECIMAL, self.0.as_bytes())
     }
 }
@@ -114,6 +121,25 @@ impl<'de> Deserialize<'de> for Bytes {
             }
         }
         d.deserialize_bytes(Bytewise)
+    }
+}
+
+/// A name in a map. Bytes are none, unlike for `String`: what only Python has would be written as text.
+struct Name(String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Named;
+        impl Visitor<'_> for Named {
+            type Value = Name;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a map from text")
+            }
+            fn visit_str<E: de::Error>(self, v: &str) -> std::result::Result<Name, E> {
+                Ok(Name(v.to_string()))
+            }
+        }
+        d.deserialize_str(Named)
     }
 }
 
@@ -164,7 +190,7 @@ impl<'de> Visitor<'de> for Any {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Value, A::Error> {
         let mut found = State::new();
-        while let Some((name, value)) = map.next_entry()? {
+        while let Some((Name(name), value)) = map.next_entry()? {
             found.insert(name, value);
         }
         Ok(Value::Map(found))

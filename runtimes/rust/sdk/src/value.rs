@@ -1,9 +1,10 @@
 //! Values of events and of states.
 
+use std::fmt::Debug;
 use std::ops::Add;
 
 use arrow_array::{Array, ArrayRef};
-use chrono::{DateTime, NaiveDate, NaiveDateTime, TimeDelta, Utc};
+use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, TimeDelta, Utc};
 
 use crate::{Result, State};
 
@@ -65,10 +66,27 @@ impl Add<TimeDelta> for Timestamp {
     }
 }
 
+/// An error unless the time is one that every language can read.
+pub(crate) fn within_years(at: &(impl Datelike + Debug)) -> std::result::Result<(), String> {
+    if (1..=9999).contains(&at.year()) {
+        return Ok(());
+    }
+    Err(format!("expected a time of the years 1 to 9999, got {at:?}"))
+}
+
 impl Decimal {
-    /// The number in units of 10^-scale; `None` if it is not a number, or has more digits than that.
+    /// Whether the text is a number: not empty, no lone sign or point.
+    pub(crate) fn is_number(&self) -> bool {
+        self.0.parse::<f64>().is_ok()
+    }
+
+    /// The number in units of 10^-scale; `None` if it is not a number, or has more decimal places.
     pub(crate) fn unscaled(&self, scale: i8) -> Option<i128> {
+        if !self.is_number() {
+            return None;
+        }
         let (whole, fraction) = self.0.split_once('.').unwrap_or((&self.0, ""));
+        let fraction = fraction.trim_end_matches('0');
         let more = usize::try_from(scale).ok()?.checked_sub(fraction.len())?;
         if !fraction.bytes().all(|c| c.is_ascii_digit()) {
             return None;

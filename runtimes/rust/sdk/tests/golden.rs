@@ -28,3 +28,10 @@ fn an_integer_of_any_width_is_the_same_integer_and_no_float() {
     assert!(matches!(unpack(&bytes("cb3ff0000000000000")).unwrap(), Value::Float(1.0)));
     assert!(unpack::<i64>(&bytes("cb3ff0000000000000")).is_err());
 }
+
+#[test]
+fn a_map_with_other_keys_than_text_is_refused() {
+    for hex in ["81a17681c4016b02", "81a17681c001", "81a1768101cb3ff0000000000000"] {
+        assert!(unpack::<State>(&bytes(hex)).is_err(), "{hex}");
+    }
+}

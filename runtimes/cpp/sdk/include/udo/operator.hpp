@@ -5,7 +5,7 @@
 //   udo::Keyed         event by event, with the state of the event's key
 //   udo::KeyedBatches  the same, vectorised
 //
-// and, as needed, also from udo::Timed and udo::Migrating. An exception fails the method's frame with a stack trace; the process goes on.
+// and, as needed, also from udo::Timed and udo::Migrating. An exception fails the current frame with a stack trace; the process goes on.
 // Batches, events and keys are valid until the method returns.
 #pragma once
 
@@ -81,7 +81,7 @@ class Event {
     Event(const arrow::RecordBatch& batch, const Columns& columns) : batch_(batch), columns_(columns) {}
 
     // A column's value: std::int64_t (an integer column of any width), double, bool, std::string_view, Timestamp (taken as UTC if it has no
-    // zone), or a std::optional of these where it may be null.
+    // zone), or a std::optional of these where it may be null. std::out_of_range for an integer or a time beyond that type.
     template <class T>
     T get(std::string_view name) const;
     // The value of any column, to use in an answer.
@@ -164,7 +164,8 @@ class Context {
     std::optional<Timestamp> watermark;  // the event time up to which all events have been seen; none until it is known
     Log log;
 
-    // Answers an event: a value for each of the manifest's output columns.
+    // Answers an event: a value for each of the manifest's output columns. SchemaError, and no answer, if one does not fit its column: text
+    // must be UTF-8, and an integer for a column of floating point numbers at most 2^53.
     void emit(std::span<const Field> row);
     void emit(std::initializer_list<Field> row) { emit(std::span(row.begin(), row.size())); }
 
@@ -179,23 +180,29 @@ class Key {
     // The value of the key column, or an array of the values of several.
     json value() const { return unpack(packed_); }
 
-    // The key's state; none if it has none.
+    // The key's state; none if it has none. std::out_of_range, which names the entry, for a number that T cannot hold.
     template <class T = json>
     std::optional<T> state() const {
         if (!state_) return std::nullopt;
-        return unpack(*state_).get<T>();
+        const json found = unpack(*state_);
+        try {
+            return found.get<T>();
+        } catch (const detail::Beyond& e) {
+            detail::refuse(found, e);
+        }
     }
-    // Replaces the key's state.
+    // Replaces the key's state. std::invalid_argument if it is no object, or has text that is not UTF-8.
     template <class T>
     void set_state(const T& state) {
         set(json(state));
     }
     // Drops the key's state and its expiry.
     void clear() { state_.reset(), expires_.reset(), changed_ = true; }
-    // Has on_timer called for this key at the end of the first epoch whose watermark has reached `at`; once for equal times.
-    void timer(Timestamp at) { timers_.push_back(at); }
+    // Sets a timer: on_timer is called for this key at the end of the first epoch whose watermark has reached `at`; once for equal times.
+    // std::out_of_range beyond the years 1 to 9999, as for expire.
+    void timer(Timestamp at);
     // Drops the key's state at the end of the first epoch whose watermark has reached `at`; a later call replaces it.
-    void expire(Timestamp at) { expires_ = at, changed_ = true; }
+    void expire(Timestamp at);
 
   private:
     friend class detail::KeyTables;
@@ -228,13 +235,13 @@ class Batches : public Operator {
     virtual Batch process(const Batch& batch, Context& ctx) = 0;
 };
 
-// An operator that works event by event and answers each with any number of ctx.emit.
+// An operator that works event by event and answers each by calling ctx.emit any number of times.
 class Events : public Operator {
   public:
     virtual void process(const Event& event, Context& ctx) = 0;
 };
 
-// Works event by event, in the order of each key, with the state of the event's key.
+// A keyed operator that works event by event, in order within each key, with the state of the event's key.
 class Keyed : public Operator {
   public:
     virtual void process(const Event& event, Key& key, Context& ctx) = 0;
@@ -253,7 +260,7 @@ class Timed {
     virtual void on_timer(Timestamp at, Key& key, Context& ctx) = 0;
 };
 
-// Reads the state of a version with another state_version (migrates_from in operator.toml).
+// Converts states written by a version with another state_version (migrates_from in operator.toml).
 class Migrating {
   public:
     virtual ~Migrating() = default;

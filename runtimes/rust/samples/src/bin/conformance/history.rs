@@ -7,7 +7,7 @@ use udo_operator::{Context, Error, Event, Key, Keyed, LocalTime, Migrating, Resu
 const GAP: TimeDelta = TimeDelta::seconds(20);
 const WITHIN: TimeDelta = TimeDelta::seconds(30);
 const FORGET: TimeDelta = TimeDelta::seconds(60);
-// The name that holds all of the state in its other form.
+// In the other form, the name of the entry that holds the whole state.
 const INSIDE: &str = "in";
 
 /// `wrapped`: the other form of state.

@@ -164,10 +164,9 @@ final class Conformance {
 
         @Override
         public Map<String, Object> migrate(Map<String, Object> old, int fromVersion) {
-            Map<String, Object> state = new LinkedHashMap<>(old);
-            state.put("n", (Long) old.getOrDefault("n", 0L) * 10);
-            state.put("from", fromVersion);
-            return state;
+            old.put("n", (Long) old.getOrDefault("n", 0L) * 10);
+            old.put("from", fromVersion);
+            return old;
         }
     }
 
@@ -181,8 +180,11 @@ final class Conformance {
         public VectorSchemaRoot process(VectorSchemaRoot batch, Key[] keys, Context ctx) {
             BigIntVector added = (BigIntVector) batch.getVector("n");
             TimeStampMicroTZVector times = (TimeStampMicroTZVector) batch.getVector("at");
-            VectorSchemaRoot answer = VectorSchemaRoot.create(ctx.output(), ctx.allocator());
-            answer.getFieldVectors().forEach(FieldVector::allocateNew);
+            VarCharVector names = new VarCharVector("k", ctx.allocator());
+            BigIntVector sums = new BigIntVector("n", ctx.allocator());
+            FieldVector none = ctx.output().findField("at").createVector(ctx.allocator());
+            List<FieldVector> columns = List.of(names, sums, none);
+            columns.forEach(FieldVector::allocateNew);
             for (int i = 0; i < keys.length; i++) {
                 long sum = Keyed.add(keys[i], added.get(i));
                 switch (batch.getVector("do").getObject(i).toString()) {
@@ -190,11 +192,11 @@ final class Conformance {
                     case "expire" -> keys[i].expire(Instant.EPOCH.plus(times.get(i), ChronoUnit.MICROS));
                     default -> {}
                 }
-                ((VarCharVector) answer.getVector("k")).setSafe(i, ((String) keys[i].value()).getBytes(StandardCharsets.UTF_8));
-                ((BigIntVector) answer.getVector("n")).setSafe(i, sum);
+                names.setSafe(i, ((String) keys[i].value()).getBytes(StandardCharsets.UTF_8));
+                sums.setSafe(i, sum);
             }
-            answer.setRowCount(keys.length);
-            return answer;
+            columns.forEach(column -> column.setValueCount(keys.length));
+            return new VectorSchemaRoot(ctx.output(), columns, keys.length);
         }
     }
 }

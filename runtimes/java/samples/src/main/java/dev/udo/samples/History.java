@@ -18,13 +18,13 @@ import java.util.stream.Collectors;
 
 /**
  * The roles that {@code python -m benchmarks exactly_once} runs under faults: benchmarks/operators/history/history.py in Java, with its two
- * forms of state. Each behaviour changes the map that it gets, which is all of a key's state.
+ * forms of state. Each behaviour changes the map that it gets, which is the key's whole state.
  */
 final class History implements KeyedOperator, Timed, Migrating {
     private static final Duration GAP = Duration.ofSeconds(20);
     private static final Duration WITHIN = Duration.ofSeconds(30);
     private static final Duration FORGET = Duration.ofSeconds(60);
-    /** The name that holds all of the state in its other form. */
+    /** The entry that holds the whole state in its other form. */
     private static final String INSIDE = "in";
 
     private final boolean wrapped;

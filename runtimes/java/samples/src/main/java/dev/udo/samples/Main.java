@@ -2,7 +2,7 @@ package dev.udo.samples;
 
 import dev.udo.operator.Operator;
 
-/** Runs the sample named by its argument. The `main` of an operator of your own has one line: Operator.run(new Fraud()). */
+/** Runs the sample named by its argument. Your own operator's `main` is one line: Operator.run(new Fraud()). */
 final class Main {
     private Main() {}
 

@@ -8,7 +8,7 @@ import dev.udo.operator.Timed;
 import java.time.Duration;
 import java.time.Instant;
 
-/** Answers with the number of events of a key's session, once no event of it has come for half a minute of event time. */
+/** Answers with the number of events in a key's session, once the key has had none for half a minute of event time. */
 final class Sessionise implements KeyedOperator, Timed {
     private static final Duration GAP = Duration.ofSeconds(30);
 

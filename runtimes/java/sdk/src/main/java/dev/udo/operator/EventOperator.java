@@ -1,6 +1,6 @@
 package dev.udo.operator;
 
-/** An operator that works event by event and answers each with any number of {@link Context#emit}. */
+/** An operator that works event by event and answers each by calling {@link Context#emit} any number of times. */
 public interface EventOperator extends Operator {
     void process(Event event, Context ctx) throws Exception;
 }

@@ -3,11 +3,14 @@ package dev.udo.operator;
 import java.time.Instant;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 
 /** The key of an event: its state, its timers, and a way to answer. */
 public final class Key {
     record Timer(int key, long atUs) {}
+
+    private static final String NO_STATE = "a state is a map or a record, not null: clear() drops it";
 
     private final Context ctx;
     private final List<Timer> timers;
@@ -51,15 +54,21 @@ public final class Key {
         return state().map(map -> State.record(map, type));
     }
 
-    /** Replaces the key's state. */
+    /** Replaces the key's state. IllegalArgumentException, which names the key, for a value that cannot be stored. */
     public void setState(Map<String, ?> state) {
-        this.state = State.pack(state);
+        Objects.requireNonNull(state, NO_STATE);
+        try {
+            this.state = State.pack(state);
+        } catch (IllegalArgumentException e) {
+            String shown = Text.cut(String.valueOf(value()), Text.VALUE_CHARS);
+            throw new IllegalArgumentException("the state of key " + shown + " cannot be stored: " + e.getMessage(), e);
+        }
         changed = true;
     }
 
     /** Replaces the key's state by a record. */
     public void setState(Record state) {
-        setState(State.map(state));
+        setState(State.map(Objects.requireNonNull(state, NO_STATE)));
     }
 
     /** Drops the key's state and its expiry. */
@@ -69,7 +78,7 @@ public final class Key {
         changed = true;
     }
 
-    /** Has {@link Timed#onTimer} called for this key at the end of the first epoch whose watermark has reached {@code at}. */
+    /** Sets a timer: {@link Timed#onTimer} is called for this key at the end of the first epoch whose watermark has reached {@code at}. */
     public void timer(Instant at) {
         timers.add(new Timer(number, Times.us(at)));
     }

@@ -1,6 +1,6 @@
 package dev.udo.operator;
 
-/** Works event by event, in the order of each key, with the state of the event's key. */
+/** A keyed operator that works event by event, in order within each key, with the state of the event's key. */
 public interface KeyedOperator extends Operator {
     void process(Event event, Key key) throws Exception;
 }

@@ -50,7 +50,7 @@ final class Log implements System.Logger {
             case DEBUG, TRACE -> udo.operator.v1.Operator.Log.Level.DEBUG;
         };
         try {
-            var line = udo.operator.v1.Operator.Log.newBuilder().setLevel(own).setMessage(text);
+            var line = udo.operator.v1.Operator.Log.newBuilder().setLevel(own).setMessage(Text.cut(text, Text.LOG_CHARS));
             wire.send(Message.newBuilder().setLog(line), List.of());
         } catch (IOException e) {
             System.err.println(text); // the engine is gone

@@ -2,7 +2,7 @@ package dev.udo.operator;
 
 import java.util.Map;
 
-/** Reads the state of a version with another state_version (migrates_from in operator.toml). */
+/** Converts states written by a version with another state_version (migrates_from in operator.toml). */
 public interface Migrating {
     Map<String, Object> migrate(Map<String, Object> old, int fromVersion) throws Exception;
 }

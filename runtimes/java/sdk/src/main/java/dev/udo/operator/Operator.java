@@ -4,7 +4,7 @@ package dev.udo.operator;
  * An operator of udo-spark: a class that implements one of {@link BatchOperator}, {@link EventOperator}, {@link KeyedOperator} and
  * {@link KeyedBatchOperator}, and, as needed, {@link Timed} and {@link Migrating}. Its {@code main} calls {@link #run}.
  *
- * <p>An exception fails the method's frame with its message and stack trace; the process goes on. Batches, events and keys are valid
+ * <p>An exception fails the current frame with its message and stack trace; the process goes on. Batches, events and keys are valid
  * until the method returns.
  */
 public interface Operator {

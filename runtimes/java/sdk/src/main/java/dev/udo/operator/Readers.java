@@ -34,7 +34,10 @@ final class Readers {
     private static Reader valueReader(FieldVector vector) {
         if (vector instanceof BaseIntVector v) {
             if (v instanceof UInt8Vector) {
-                return row -> v.getValueAsLong(row) >= 0 ? (Object) v.getValueAsLong(row) : new BigInteger(Long.toUnsignedString(v.getValueAsLong(row)));
+                return row -> {
+                    long bits = v.getValueAsLong(row);
+                    return bits >= 0 ? (Object) bits : new BigInteger(Long.toUnsignedString(bits));
+                };
             }
             return v::getValueAsLong;
         }
@@ -99,6 +102,10 @@ final class Readers {
             for (Object entry : values) {
                 Object[] pair = ((Map<?, ?>) entry).values().toArray();
                 map.put(pair[0], pair[1]);
+            }
+            if (map.size() < values.size()) {
+                String shown = Text.cut(values.toString(), Text.VALUE_CHARS);
+                throw new IllegalArgumentException("\"" + vector.getName() + "\": a map has a key twice: " + shown);
             }
             return map;
         };

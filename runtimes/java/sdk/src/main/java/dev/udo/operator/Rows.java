@@ -9,7 +9,7 @@ import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.types.pojo.Schema;
 
-/** Gathers emitted rows into a batch, of a bounded size. */
+/** Gathers emitted rows into a batch of bounded size. */
 final class Rows {
     private final VectorSchemaRoot root;
     private final List<Writers.Writer> writers = new ArrayList<>();
@@ -37,13 +37,16 @@ final class Rows {
             Object value = row.get(name);
             if (row.size() != vectors.size() || value == null && !row.containsKey(name)) {
                 List<String> names = vectors.stream().map(FieldVector::getName).toList();
-                throw new SchemaException("expected an event with the columns " + names + "; the operator answered " + new TreeSet<>(row.keySet()));
+                throw new SchemaException(
+                    "expected an event with the columns " + names + "; the operator answered " + new TreeSet<>(row.keySet()));
             }
             try {
                 writers.get(i).write(count, value);
-            } catch (ClassCastException | ArithmeticException | IllegalArgumentException e) {
-                throw new SchemaException("column \"" + name + "\": expected " + vectors.get(i).getField().getType() + ", the operator answered "
-                    + value + " (" + (value == null ? "null" : value.getClass().getSimpleName()) + "): " + e.getMessage());
+            } catch (ClassCastException | ArithmeticException | IllegalArgumentException | UnsupportedOperationException e) {
+                String shown = Text.cut(String.valueOf(value), Text.VALUE_CHARS);
+                throw new SchemaException("column \"" + name + "\": expected " + vectors.get(i).getField().getType()
+                    + ", the operator answered " + shown + " (" + (value == null ? "null" : value.getClass().getSimpleName()) + "): "
+                    + e.getMessage());
             }
         }
         requireBounded(size.bytes);

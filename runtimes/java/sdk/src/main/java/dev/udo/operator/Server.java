@@ -6,15 +6,20 @@ import java.io.IOException;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.channels.Channels;
+import java.nio.channels.ClosedChannelException;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.stream.Stream;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.memory.RootAllocator;
+import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ReadChannel;
 import org.apache.arrow.vector.ipc.message.MessageSerializer;
+import org.apache.arrow.vector.types.pojo.ArrowType;
 import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.arrow.vector.types.pojo.Schema;
 import sun.misc.Signal;
@@ -34,7 +39,7 @@ final class Server {
     private static final int PROTOCOL_VERSION = 1;
     private static final String SDK = "java 0.1.0";
     private static final String SHARED_MEMORY = "shared-memory";
-    /** The largest possible body: its length is a number of 32 bits. */
+    /** The largest possible body: its length is a 32-bit number. */
     private static final long MOST_BODY_BYTES = (1L << 32) - 1;
 
     private final Operator operator;
@@ -50,7 +55,7 @@ final class Server {
 
     Server(Operator operator, String path) throws IOException {
         this.operator = operator;
-        // The engine says when to stop. Caught and not ignored, since a program that the operator starts would ignore these signals too.
+        // The engine says when to stop. Signals are caught rather than ignored: programs that the operator starts would inherit that.
         for (String name : new String[] {"INT", "TERM"}) {
             Signal.handle(new Signal(name), signal -> {});
         }
@@ -92,6 +97,8 @@ final class Server {
                 }
                 try {
                     answer(request);
+                } catch (ClosedChannelException e) {
+                    throw e; // it was closed here: by an interrupt in the middle of a message
                 } catch (IOException e) {
                     return; // the engine is gone
                 }
@@ -138,8 +145,9 @@ final class Server {
     private Failure failure(Throwable e) {
         StringWriter trace = new StringWriter();
         e.printStackTrace(new PrintWriter(trace));
-        Failure.Builder failure = Failure.newBuilder().setType(e.getClass().getName()).setMessage(String.valueOf(e.getMessage()));
-        failure.setTrace(trace.toString());
+        Failure.Builder failure = Failure.newBuilder().setType(e.getClass().getName());
+        failure.setMessage(Text.cut(String.valueOf(e.getMessage()), Text.MESSAGE_CHARS));
+        failure.setTrace(Text.cut(trace.toString(), Text.TRACE_CHARS));
         if (e instanceof SchemaException) {
             failure.setCode("schema");
         }
@@ -171,7 +179,8 @@ final class Server {
                 reply.setBye(Bye.getDefaultInstance());
                 operator.close();
             }
-            default -> throw new UnsupportedOperationException("this SDK (" + SDK + ") does not know the request " + message.getKindCase());
+            default -> throw new UnsupportedOperationException(
+                "this SDK (" + SDK + ") does not know the request " + message.getKindCase());
         }
         return List.of();
     }
@@ -187,8 +196,8 @@ final class Server {
         long told = start.getAnswerBytes(); // an unsigned number, or 0: none
         long bound = told > 0 ? Math.min(told, MOST_BODY_BYTES) : MOST_BODY_BYTES;
         wire.bound(bound);
-        ctx = new Context(start.getOperator(), start.getOperatorVersion(), start.getInstance(), incoming, schema(start.getOutput()), allocator,
-            new Log(start.getOperator(), wire), bound);
+        ctx = new Context(start.getOperator(), start.getOperatorVersion(), start.getInstance(), incoming, schema(start.getOutput()),
+            allocator, new Log(start.getOperator(), wire), bound);
         long begun = System.nanoTime();
         if (!start.getCheck()) {
             operator.open(ctx);
@@ -239,8 +248,9 @@ final class Server {
     private List<Wire.Table> migrate(int fromVersion, Wire.Received request) throws Exception {
         Key[] touched = keyed.touched(request, ctx);
         for (row = 0; row < touched.length; row++) {
-            Map<String, Object> old = touched[row].state().orElseGet(Map::of);
-            touched[row].setState(((Migrating) operator).migrate(old, fromVersion));
+            Map<String, Object> old = touched[row].state().orElseGet(LinkedHashMap::new); // a key may have nothing but an expiration
+            Map<String, Object> made = ((Migrating) operator).migrate(old, fromVersion);
+            touched[row].setState(Objects.requireNonNull(made, "migrate returned null: expected the new state, a map that may be empty"));
         }
         return keyed.changes(touched, true);
     }
@@ -258,22 +268,48 @@ final class Server {
         if (answer == null) {
             return List.of();
         }
-        List<Field> have = answer.getSchema().getFields();
-        List<Field> want = ctx.output().getFields();
+        requireFits(answer, ctx.output());
+        return List.of(new Wire.Table(Part.Table.ROWS, answer));
+    }
+
+    /** Looks at the vectors: a batch may be made of others than its own schema says. */
+    static void requireFits(VectorSchemaRoot answer, Schema output) {
+        List<Field> have = new ArrayList<>();
+        for (Field named : answer.getSchema().getFields()) {
+            Field vector = answer.getVector(have.size()).getField();
+            have.add(new Field(named.getName(), vector.getFieldType(), vector.getChildren()));
+        }
+        List<Field> want = output.getFields();
         boolean fits = have.size() == want.size();
         for (int i = 0; fits && i < want.size(); i++) {
             fits = have.get(i).getName().equals(want.get(i).getName()) && sameType(have.get(i), want.get(i));
         }
         if (!fits) {
-            throw new SchemaException("the operator's answer does not fit its output schema: expected " + ctx.output() + ", got " + answer.getSchema());
+            throw new SchemaException(
+                "the operator's answer does not fit its output schema: expected " + output + ", got " + new Schema(have));
         }
-        return List.of(new Wire.Table(Part.Table.ROWS, answer));
+        for (int i = 0; i < have.size(); i++) {
+            FieldVector vector = answer.getVector(i);
+            if (vector.getValueCount() != answer.getRowCount()) {
+                throw new SchemaException("the operator's answer has " + answer.getRowCount() + " rows, but its column \""
+                    + have.get(i).getName() + "\" has " + vector.getValueCount() + " values: setRowCount sets both");
+            }
+        }
     }
 
-    private static boolean sameType(Field have, Field want) {
-        boolean same = have.getType().equals(want.getType()) && have.getChildren().size() == want.getChildren().size();
+    static boolean sameType(Field have, Field want) {
+        return sameType(have, want, want.getType() instanceof ArrowType.Struct);
+    }
+
+    /** `named`: children count by their names and places; those of a list or map by their places alone. */
+    private static boolean sameType(Field have, Field want, boolean named) {
+        boolean same = have.getDictionary() == null && have.getType().equals(want.getType())
+            && have.getChildren().size() == want.getChildren().size();
         for (int i = 0; same && i < want.getChildren().size(); i++) {
-            same = sameType(have.getChildren().get(i), want.getChildren().get(i));
+            Field a = have.getChildren().get(i);
+            Field b = want.getChildren().get(i);
+            boolean entries = want.getType() instanceof ArrowType.Map; // a struct, whose fields are the key and the value
+            same = (!named || a.getName().equals(b.getName())) && sameType(a, b, b.getType() instanceof ArrowType.Struct && !entries);
         }
         return same;
     }

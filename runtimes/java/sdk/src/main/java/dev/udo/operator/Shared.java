@@ -52,7 +52,7 @@ final class Shared {
         used = 0;
     }
 
-    /** Puts a table of this size there, and returns its offset; -1 if it is so small that it is better sent, or if there is no room. */
+    /** Writes a table of this size and returns its offset; -1 if it is small enough to be sent instead, or if there is no room. */
     long put(List<ByteBuffer> pieces, long size) {
         if (size < LEAST_BYTES || size > half - used) {
             return -1;

@@ -66,16 +66,17 @@ final class State {
         } else if (value instanceof Long || value instanceof Integer || value instanceof Short || value instanceof Byte) {
             p.packLong(((Number) value).longValue());
         } else if (value instanceof String v) {
-            p.packString(v);
+            packText(p, Text.utf8(v));
         } else if (value instanceof byte[] v) {
             p.packBinaryHeader(v.length).writePayload(v);
         } else if (value instanceof Instant v) {
-            p.packTimestamp(v);
+            p.packTimestamp(Times.storable(v));
         } else if (value instanceof LocalDateTime v) {
             long us = Times.us(v.toInstant(ZoneOffset.UTC));
             extension(p, LOCAL_TIME, ByteBuffer.allocate(8).putLong(us).array());
         } else if (value instanceof LocalDate v) {
-            extension(p, DATE, ByteBuffer.allocate(4).putInt(Math.toIntExact(v.toEpochDay() + EPOCH_DAY)).array());
+            Times.storable(v.atStartOfDay().toInstant(ZoneOffset.UTC));
+            extension(p, DATE, ByteBuffer.allocate(4).putInt((int) v.toEpochDay() + EPOCH_DAY).array());
         } else if (value instanceof BigDecimal v) {
             extension(p, DECIMAL, v.toString().getBytes(StandardCharsets.US_ASCII));
         } else if (value instanceof Collection<?> v) {
@@ -90,13 +91,17 @@ final class State {
         } else if (value instanceof Record v) {
             packMap(p, map(v));
         } else {
-            throw new IllegalArgumentException("a state cannot hold a " + value.getClass().getName() + ": use text, numbers, booleans, byte[], Instant, "
-                + "LocalDateTime, LocalDate, BigDecimal, lists, maps or records");
+            throw new IllegalArgumentException("a state cannot hold a " + value.getClass().getName() + ": use text, numbers, booleans, "
+                + "byte[], Instant, LocalDateTime, LocalDate, BigDecimal, lists, maps or records");
         }
     }
 
     private static void extension(MessagePacker p, byte type, byte[] data) throws IOException {
         p.packExtensionTypeHeader(type, data.length).writePayload(data);
+    }
+
+    private static void packText(MessagePacker p, byte[] utf8) throws IOException {
+        p.packRawStringHeader(utf8.length).writePayload(utf8);
     }
 
     /** Writes entries in the order of their keys, so that an unchanged state has unchanged bytes. */
@@ -106,12 +111,12 @@ final class State {
             if (!(e.getKey() instanceof String name)) {
                 throw new IllegalArgumentException("a state's maps have text as keys, not " + e.getKey());
             }
-            entries.add(new AbstractMap.SimpleEntry<>(name.getBytes(StandardCharsets.UTF_8), e.getValue()));
+            entries.add(new AbstractMap.SimpleEntry<>(Text.utf8(name), e.getValue()));
         }
         entries.sort((a, b) -> Arrays.compareUnsigned(a.getKey(), b.getKey()));
         p.packMapHeader(entries.size());
         for (Map.Entry<byte[], Object> e : entries) {
-            p.packRawStringHeader(e.getKey().length).writePayload(e.getKey());
+            packText(p, e.getKey());
             pack(p, e.getValue());
         }
     }
@@ -262,7 +267,8 @@ final class State {
         boolean fits = value == null || type.isInstance(value) || type.isPrimitive()
             && (type == long.class ? value instanceof Long : type == double.class ? value instanceof Double : value instanceof Boolean);
         if (!fits) {
-            throw new IllegalArgumentException("the state's " + name + " is a " + value.getClass().getSimpleName() + ", not a " + type.getSimpleName());
+            throw new IllegalArgumentException(
+                "the state's " + name + " is a " + value.getClass().getSimpleName() + ", not a " + type.getSimpleName());
         }
         return value;
     }

@@ -114,6 +114,7 @@ final class Wire implements AutoCloseable {
     }
 
     private void fill(ByteBuffer buffer) throws IOException {
+        Thread.interrupted(); // it would close the channel, and what it was for has ended with the last answer
         while (buffer.hasRemaining()) {
             if (channel.read(buffer) < 0) {
                 throw new EOFException();
@@ -125,6 +126,7 @@ final class Wire implements AutoCloseable {
     synchronized void send(Message.Builder message, List<Table> tables) throws IOException {
         List<ByteBuffer> pieces = new ArrayList<>();
         List<ArrowRecordBatch> batches = new ArrayList<>();
+        boolean interrupted = Thread.interrupted(); // it would close the channel; a thread that logs finds it afterwards
         try {
             long bodySize = 0;
             long size = 0;
@@ -165,6 +167,9 @@ final class Wire implements AutoCloseable {
             }
         } finally {
             batches.forEach(ArrowRecordBatch::close);
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
     }
 
@@ -181,7 +186,7 @@ final class Wire implements AutoCloseable {
         channel.close();
     }
 
-    /** Gathers Arrow's output. Vectors' buffers are not copied, unlike arrays that the writer uses again. */
+    /** Gathers Arrow's output. The vectors' buffers are not copied; arrays are, since the writer reuses them. */
     private static final class Pieces implements WritableByteChannel {
         private final List<ByteBuffer> pieces;
         private long size;

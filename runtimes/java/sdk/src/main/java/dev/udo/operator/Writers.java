@@ -2,7 +2,6 @@ package dev.udo.operator;
 
 import java.math.BigDecimal;
 import java.math.BigInteger;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.Instant;
 import java.time.LocalDate;
@@ -48,16 +47,16 @@ final class Writers {
             return integerWriter(v);
         }
         if (vector instanceof FloatingPointVector v) {
-            return (row, value) -> v.setSafeWithPossibleTruncate(row, ((Number) value).doubleValue());
+            return floatWriter(v);
         }
         if (vector instanceof BitVector v) {
             return (row, value) -> v.setSafe(row, (Boolean) value ? 1 : 0);
         }
         if (vector instanceof VarCharVector v) {
-            return (row, value) -> v.setSafe(row, size.counted(((String) value).getBytes(StandardCharsets.UTF_8)));
+            return (row, value) -> v.setSafe(row, size.counted(Text.utf8((String) value)));
         }
         if (vector instanceof LargeVarCharVector v) {
-            return (row, value) -> v.setSafe(row, size.counted(((String) value).getBytes(StandardCharsets.UTF_8)));
+            return (row, value) -> v.setSafe(row, size.counted(Text.utf8((String) value)));
         }
         if (vector instanceof VarBinaryVector v) {
             return (row, value) -> v.setSafe(row, size.counted((byte[]) value));
@@ -104,6 +103,25 @@ final class Writers {
             return (row, value) -> v.setSafe(row, ((BigDecimal) value).setScale(v.getScale()));
         }
         return nestedWriter(vector, size);
+    }
+
+    /** Takes floating point numbers, and integers as far as the type has all of them: Python refuses the others, too. */
+    private static Writer floatWriter(FloatingPointVector v) {
+        int bits = v instanceof Float8Vector ? 53 : v instanceof Float4Vector ? 24 : 11;
+        return (row, value) -> {
+            if (value instanceof Double || value instanceof Float) {
+                v.setSafeWithPossibleTruncate(row, ((Number) value).doubleValue());
+                return;
+            }
+            if (value instanceof BigDecimal) {
+                throw new ClassCastException("a decimal, which would be rounded: answer its doubleValue()");
+            }
+            long number = whole(value);
+            if (number < -1L << bits || number > 1L << bits) {
+                throw new ArithmeticException("an integer beyond 2^" + bits + ", which may be rounded: answer a floating point number");
+            }
+            v.setSafeWithPossibleTruncate(row, number);
+        };
     }
 
     private static Writer integerWriter(BaseIntVector v) {
@@ -174,7 +192,8 @@ final class Writers {
                 throw new ClassCastException("always null");
             };
         }
-        throw new SchemaException("column \"" + vector.getName() + "\": rows of " + vector.getField().getType() + " cannot be emitted; answer whole batches");
+        throw new SchemaException("column \"" + vector.getName() + "\": rows of " + vector.getField().getType()
+            + " cannot be emitted; answer whole batches");
     }
 
     private static Writer pairWriter(StructVector v, Size size) {
