@@ -28,21 +28,31 @@ _FIXED = frozenset((type(None), bool, int, float, str, bytes, Decimal, datetime,
 def taking(schema: pa.Schema) -> Callable[[Mapping[str, Any]], Row]:
     """The function that takes the values of an answer that has these columns, so that user code may go on to change the dict: yield it
     again, or a state. Values that may be changed themselves, in nested and binary columns, are copied."""
-    names, held = schema.names, [n for n, field in enumerate(schema) if pa.types.is_nested(field.type) or _is_binary(field.type)]
-    if not held and len(names) > 1:
-        return itemgetter(*names)
+    names, held = schema.names, [(n, own) for n, field in enumerate(schema) if (own := _owner(field.type))]
+    get: Callable[[Mapping[str, Any]], Row] = itemgetter(*names) if len(names) > 1 else lambda answer: tuple(answer[name] for name in names)
+    if not held:
+        return get
 
     def take(answer: Mapping[str, Any]) -> Row:
-        values = [answer[name] for name in names]
-        for n in held:
-            values[n] = _own(values[n])
+        values = [*get(answer)]
+        for n, own in held:
+            values[n] = own(values[n])
         return tuple(values)
 
     return take
 
 
-def _is_binary(t: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t))
+def _owner(t: pa.DataType) -> Callable[[Any], Any] | None:
+    """What copies the values of a column of this type; None if they cannot be changed."""
+    if pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
+        return _own
+    if not pa.types.is_nested(t):
+        return None
+    return _own_list if (pa.types.is_list(t) or pa.types.is_large_list(t)) and _owner(t.value_type) is None else _own
+
+
+def _own_list(value: Any) -> Any:
+    return tuple(value) if type(value) is list else _own(value)
 
 
 def _own(value: Any) -> Any:
@@ -50,10 +60,12 @@ def _own(value: Any) -> Any:
     if kind in _FIXED:
         return value
     if kind is list:
-        return [_own(v) for v in value]
+        return value.copy() if _FIXED.issuperset(map(type, value)) else [_own(v) for v in value]
     if kind is tuple:
         return tuple(map(_own, value))
     if kind is dict:
+        if _FIXED.issuperset(map(type, value.values())):
+            return value.copy()
         return {_own(k): _own(v) for k, v in value.items()}
     if isinstance(value, pa.Array | pa.Scalar):
         return value
