@@ -22,6 +22,7 @@ SUITES = {
     "demo": "The README's main job as it is: events per second, and where a micro-batch's time goes.",
     "throughput": "Events per second of one function called from Spark in ten ways.",
     "micro_batch": "What a micro-batch costs before its rows do: without operators, with two, on either path.",
+    "real_time": "The latency of an event in Spark's real-time mode: without an operator, with one, and with mapInArrow.",
     "latency": "Added round trip of an event at three rates, and the processor time of an idle instance.",
     "codec": "The event path's commands through the own RESP codec and through redis-py with hiredis, in turn.",
     "remote": "A slot through TLS, as from another host, against its Unix socket: throughput and round trip.",

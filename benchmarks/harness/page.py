@@ -24,6 +24,7 @@ RUNS: tuple[Run, ...] = (
     ("throughput", *DOCKER),
     ("latency",),
     ("latency", *DOCKER),
+    ("real_time",),
     ("codec",),
     ("backoff",),
     ("update",),

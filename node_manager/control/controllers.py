@@ -128,8 +128,10 @@ class Controllers:
         if now_s < controller.due_s:
             return
         controller.due_s = now_s + self.every_s
-        passed_s = now_s - controller.decided_s if controller.latest else 0.0
-        at_s = round(max(self._wall(), controller.journal.last_at_s + passed_s), 3)  # the clock may have been set back
+        at_s, last_at_s = self._wall(), controller.journal.last_at_s
+        if at_s <= last_at_s:  # the clock was set back
+            at_s = last_at_s + (now_s - controller.decided_s if controller.latest else 0.0)
+        at_s = round(at_s, 3)
         try:
             seen = self._plant.sample(d.name, at_s, header.settings["most"])
         except UdoError:  # it has just gone

@@ -191,11 +191,17 @@ MUTATIONS = {
         "            keys = Keys(0",
         "udo_interface/test_keyed.py::test_the_call_itself_refuses_speculation_for_a_keyed_operator_alone",
     ),
+    "answer-waits-for-an-event": Mutation(
+        "udo_interface/jvm/Exchange.scala",
+        " && (ahead == null || asked.isEmpty || ahead.ready)) {",
+        ") {",
+        "udo_interface/test_real_time.py::test_no_answer_waits_for_the_next_event_or_the_end_of_the_batch",
+    ),
     "held-back-answers-not-told": Mutation(
         "udo_interface/spark/call.py",
-        "        settings.check(conf, df.isStreaming)\n",
-        "",
-        "udo_interface/test_streaming.py::test_the_call_itself_warns_of_settings_that_hold_answers_back",
+        "            settings.check_python_path(conf, df.isStreaming)\n",
+        "            pass\n",
+        "udo_interface/test_streaming.py::test_a_call_on_the_python_path_alone_warns_of_real_time_mode",
     ),
     "asynchronous-progress-allowed": Mutation(
         "udo_interface/spark/progress.py",

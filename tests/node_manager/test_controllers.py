@@ -177,6 +177,15 @@ def test_another_setting_begins_another_segment(tmp_path: Path) -> None:
     assert replays(tmp_path)
 
 
+def test_a_decision_has_the_time_at_which_it_is_made_unless_the_clock_was_set_back(tmp_path: Path) -> None:
+    plant, walls = SimulatedPlant(lambda _: 250, automatic("fuzzy")), [1000.0, 1019.5, 1025.0, 500.0, 512.0]
+    wall = iter(walls)
+    made = Controllers(plant, tmp_path, lambda: next(wall), every_s=10.0)
+    for now_s in (10.0, 20.0, 30.0, 40.0, 52.0):  # when a round began; the second one took 9.5 s until the decision
+        made.tick(now_s)
+    assert [e.sample.at_s for e in entries(tmp_path)] == [1000, 1019.5, 1025, 1035, 1047]
+
+
 def _journal(folder: Path, **options: int) -> DeploymentJournal:
     return DeploymentJournal(folder, journal.Header("local", {"policy": "ds2", "most": 4}, 1), **options)
 

@@ -52,7 +52,8 @@ def test_the_first_frame_wakes_it_whether_its_lane_is_new_or_was_open_all_the_ti
     other.send([7])
     assert first.values(first.receive(60)) == [6] and other.values(other.receive(60)) == [8], "both are answered, in their own order"
     sleeps(idle)
-    wait_until(lambda: steps(idle) == [("scale_in", 0), ("wake", 1)] * 2 + [("scale_in", 0)], 20, "all to be written down")
+    wait_until(lambda: len(steps(idle)) >= 5, 20, "all to be written down")
+    assert steps(idle) == [("scale_in", 0), ("wake", 1)] * 2 + [("scale_in", 0)]
     woken = [row for row in rows_of(idle.api.decisions("d"), False) if row["kind"] == "wake"]
     assert all(0 < row["first_answer_ms"] < 60_000 and "answered after" in row["detail"] for row in woken)
     assert replayed(idle.api.decisions("d"))["same"]

@@ -201,34 +201,34 @@ def test_an_operator_error_ends_the_query_and_names_the_epoch(stream: Stream, pl
     assert [r.id for r in stream.all()] == list(range(BATCH_ROWS))
 
 
-def test_settings_that_hold_answers_back_are_named_once() -> None:
+def test_real_time_mode_holds_answers_of_the_python_path_back_which_is_told_once() -> None:
     conf = {"spark.app.id": "a1", settings.REAL_TIME_CHECK: "false"}
-    with pytest.warns(settings.DelayedResults) as told:
-        settings.check(lambda k, d: conf.get(k, d), streaming=True)
-    assert [str(w.message).rpartition(" ")[2] for w in told] == ["spark.python.udf.pipelined.enabled=true", "spark.buffer.size=64"]
+    with pytest.warns(settings.DelayedResults, match=r"\.maxRecordsPerBatch\).*; on the JVM path they do not") as told:
+        settings.check_python_path(lambda k, d: conf.get(k, d), streaming=True)
+    assert len(told) == 1
     with warnings.catch_warnings(record=True) as again:
         warnings.simplefilter("always")
-        settings.check(lambda k, d: conf.get(k, d), streaming=True)
-        fast = {**conf, "spark.app.id": "a2", settings.PIPELINED: "true", settings.BUFFER: "1k"}
-        settings.check(lambda k, d: fast.get(k, d), streaming=True)
-        settings.check(lambda k, d: d, streaming=True)
-        settings.check(lambda k, d: d, streaming=False)
+        settings.check_python_path(lambda k, d: conf.get(k, d), streaming=True)
+        settings.check_python_path(lambda k, d: d, streaming=True)
+        settings.check_python_path(lambda k, d: d, streaming=False)
     assert again == []
 
 
-def test_the_call_itself_warns_of_settings_that_hold_answers_back(spark: SparkSession, platform: Platform) -> None:
+@pytest.mark.parametrize("path", settings.PATHS)
+def test_a_call_on_the_python_path_alone_warns_of_real_time_mode(spark: SparkSession, platform: Platform, path: str) -> None:
     name, df = platform.operator(), spark.readStream.format("rate").load().selectExpr("value AS id")
     told = spark._jsparkSession.sessionState().conf()
-    conf = {settings.REAL_TIME_CHECK: "false", "spark.app.id": "the-call-itself"}  # told once per application
+    conf = {settings.REAL_TIME_CHECK: "false", "spark.app.id": f"the-call-itself-{path}"}  # told once per application
     try:
         for key, value in conf.items():
             told.setConfString(key, value)
-        with pytest.warns(settings.DelayedResults) as seen:
-            udo(name)(df)
-        assert len(seen) == 2
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            udo(name, path=path)(df)
     finally:
         for key in conf:
             told.unsetConf(key)
+    assert [w.category for w in seen] == [settings.DelayedResults] * (path == settings.PYTHON)
 
 
 def _kill_the_server(platform: Platform, name: str) -> None:

@@ -24,13 +24,25 @@ private[udo] final case class Counters(
 /** Bounds of a frame: those of the session for Arrow batches. */
 private[udo] final case class FrameBounds(rows: Int, bytes: Long)
 
-/** The call's work in each task. It is serialised, so it holds no open resources. */
-private[udo] final class Exchanges(call: Call, planned: Seq[DataType], kept: Seq[DataType], frame: FrameBounds, counters: Counters)
+/**
+ * The call's work in each task. It is serialised, so it holds no open resources. `realTime`: in real-time mode, the types of all columns of
+ * the rows.
+ */
+private[udo] final class Exchanges(
+    call: Call,
+    planned: Seq[DataType],
+    kept: Seq[DataType],
+    frame: FrameBounds,
+    counters: Counters,
+    realTime: Option[Seq[DataType]])
     extends (Iterator[InternalRow] => Iterator[InternalRow])
     with Serializable {
-  override def apply(rows: Iterator[InternalRow]): Iterator[InternalRow] =
-    if (call.keys.nonEmpty || rows.hasNext) new Exchange(call, planned, kept, frame, counters, rows, TaskContext.get())
+  override def apply(given: Iterator[InternalRow]): Iterator[InternalRow] = {
+    val context = TaskContext.get()
+    val rows = realTime.fold(given)(new Ahead(given, _, frame, context))
+    if (call.keys.nonEmpty || rows.hasNext) new Exchange(call, planned, kept, frame, counters, rows, context)
     else Iterator.empty // nothing to ask
+  }
 }
 
 /**
@@ -53,6 +65,10 @@ private[udo] final class Exchange(
   private val keep = UnsafeProjection.create(kept.zipWithIndex.map { case (t, i) => BoundReference(call.columns.size + i, t, nullable = true) })
   private val schemas = mutable.Map(call.outputId -> expected)
   private val readers = mutable.Map.empty[(Seq[Byte], Int), Answers]
+  private val ahead = rows match {
+    case ahead: Ahead => ahead
+    case _ => null
+  }
   private val buffers = Seq.fill(2)(mutable.ArrayBuffer.empty[Events])
   private val asked = mutable.Queue.empty[Item]
   private var of: Attempt = _
@@ -110,8 +126,9 @@ private[udo] final class Exchange(
 
   /** Send a batch or END, or wait for an answer; false when all is answered. */
   private def step(): Boolean =
-    // Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way.
-    if (!ended && asked.size <= lanes.opened.window * slots.size) {
+    // Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way. No answer waits for
+    // an event.
+    if (!ended && asked.size <= lanes.opened.window * slots.size && (ahead == null || asked.isEmpty || ahead.ready)) {
       if (rows.hasNext) {
         asked += new Item
         slots.send(asked.last, filled(asked.last))
@@ -141,7 +158,7 @@ private[udo] final class Exchange(
     var n = 0
     var keptBytes = 0L
     // Asking for the size with every row, as mapInArrow does, would cost as much as all the rest.
-    while (n < bound.rows && rows.hasNext && (n == 0 || n % ColumnWriter.Rows != 0 || written(to) + keptBytes < bound.bytes)) {
+    while (n < bound.rows && (ahead == null || n == 0 || ahead.ready) && rows.hasNext && (n == 0 || n % ColumnWriter.Rows != 0 || written(to) + keptBytes < bound.bytes)) {
       val row = rows.next()
       if (keeping) {
         item.kept += keep(row).copy()

@@ -10,6 +10,7 @@ import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
 import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy, UnaryExecNode}
+import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanHelper
 import org.apache.spark.sql.execution.metric.SQLMetrics
 import org.apache.spark.sql.types.{DataType, StructType}
 
@@ -77,7 +78,9 @@ private[udo] object UdoStrategy extends SparkStrategy {
 }
 
 /** The physical plan of the call: the executor's JVM itself carries it out. */
-private[udo] final case class UdoExec(call: Call, override val output: Seq[Attribute], child: SparkPlan) extends UnaryExecNode {
+private[udo] final case class UdoExec(call: Call, override val output: Seq[Attribute], child: SparkPlan)
+    extends UnaryExecNode
+    with AdaptiveSparkPlanHelper {
   override def producedAttributes: AttributeSet = AttributeSet(output)
   override def outputPartitioning: Partitioning = child.outputPartitioning
   override def nodeName: String = s"Udo ${call.deployment} in the JVM"
@@ -99,12 +102,15 @@ private[udo] final case class UdoExec(call: Call, override val output: Seq[Attri
     val most = conf.arrowMaxRecordsPerBatch
     val bounds = FrameBounds(if (most > 0) most else Int.MaxValue, UdoExec.maxBytes(conf))
     val counters = Counters(sent, answered, frames, bytes, waited)
+    val realTime = find(child)(_.getClass.getSimpleName == UdoExec.RealTimeScan).map(_ => child.output.map(_.dataType))
     // Unlike mapPartitions it does not look into the closure, whose class Spark's own loader does not know.
-    child.execute().mapPartitionsInternal(new Exchanges(call, output.map(_.dataType), kept.map(_.dataType), bounds, counters))
+    child.execute().mapPartitionsInternal(new Exchanges(call, output.map(_.dataType), kept.map(_.dataType), bounds, counters, realTime))
   }
 }
 
 private[udo] object UdoExec {
+  /** The source of real-time mode, which Spark 4.0 does not have. */
+  private val RealTimeScan = "RealTimeStreamScanExec"
   private val MaxBytes = "spark.sql.execution.arrow.maxBytesPerBatch"
 
   /** About how many bytes a batch may have; Spark 4.0 does not know the setting. */

@@ -34,8 +34,6 @@ MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
 # Lanes that share a slot each keep at most their part of the deployment's window under way, but enough frames to hide the round
 # trip. Their number is looked up this often: too often for a person to notice a lag, too rarely to cost anything beside the frames.
 LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
-# If an input batch takes longer to arrive than a round trip, the source sets the pace, not the operator.
-SLOW_INPUT_S = 0.002
 # Spark itself starts a newer attempt only after an older one has failed. Any other newer attempt is a second evaluation of the call.
 TWICE = (
     ". If Spark has not tried this task again, the call is evaluated twice at once, by two branches of a plan or two threads: persist() "
@@ -322,52 +320,28 @@ def exchange(
     collector: Collector,
     items: Iterator[tuple[pa.RecordBatch, Any]],
     window: int,
-    *,
-    interleave: bool = False,
-    clock: Clock | None = None,
 ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
     """Answers to the batches of `items` = (batch, kept), sent up to `window` frames ahead; both ends share one connection.
 
-    With `interleave` (Spark takes answers while input still comes) an input that kept us waiting counts as slow: all frames under
-    way are then answered before more input is read, so that no answer waits for an event that may come late. With an input a
-    little faster, the answers at hand are collected every SLOW_INPUT_S. Attempts at a keyed operator: `split.SplitExchange`.
+    With a window of 1 a batch is answered before the next one is asked for. Attempts at a keyed operator: `split.SplitExchange`.
     """
-    clock = clock or SystemClock()
     asked: deque[PendingFrame] = deque()
-    collected = clock.monotonic()
 
     def drain(left: int) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
-        nonlocal collected
         if len(asked) > left:
             sender.settle()
         while len(asked) > left:
-            answers = collector.wait()
-            collected = clock.monotonic()
-            for answer in answers:
+            for answer in collector.wait():
                 yield asked.popleft(), answer
 
-    while True:
-        if interleave and asked and clock.monotonic() - collected > SLOW_INPUT_S:
-            sender.settle()
-            answers = collector.poll()
-            collected = clock.monotonic()
-            for answer in answers:
-                yield asked.popleft(), answer
-        before = clock.monotonic()
-        item = next(items, None)
-        if item is None:
-            break
-        slow = interleave and clock.monotonic() - before > SLOW_INPUT_S
+    for batch, kept in items:
         at = 0
-        for rows, pieces in sender.encode(item[0]):
+        for rows, pieces in sender.encode(batch):
             if not asked:
                 collector.due()
-                collected = clock.monotonic()
             sender.push(pieces)
-            asked.append(PendingFrame(item[1], at, rows))
+            asked.append(PendingFrame(kept, at, rows))
             at += rows
             if len(asked) >= min(window, LEAST_SHARE):
                 yield from drain(sender.share(window) - 1)
-        if slow:
-            yield from drain(0)
     yield from drain(0)

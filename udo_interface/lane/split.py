@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from udo_interface.lane.lane import LEAST_SHARE, SLOW_INPUT_S, Collector, Rerouted, Sender
+from udo_interface.lane.lane import LEAST_SHARE, Collector, Rerouted, Sender
 from udo_interface.lane.split_parts import Answered, Ends, Item, Part, Rows, chosen, together
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import ProtocolError
@@ -27,6 +27,8 @@ from udo_protocol.queue.event_times import combined
 from udo_protocol.queue.frame import Frame
 from udo_protocol.queue.route import Route
 
+# If an input batch takes longer to arrive than a round trip, the source sets the pace, not the operator.
+SLOW_INPUT_S = 0.002
 # Opens a lane in the slot of this name in a group map, which the deployment did not have before.
 OpenLane = Callable[[str], tuple[Sender, Collector]]
 
@@ -63,7 +65,10 @@ class SplitExchange:
         self._under_way.append(deque())
 
     def run(self, items: Iterator[tuple[pa.RecordBatch, Any]], *, interleave: bool = False) -> Answered:
-        """Answers to the batches of `items` = (batch, kept), in their order, then those of the ENDs."""
+        """Answers to the batches of `items` = (batch, kept), in their order, then those of the ENDs.
+
+        With `interleave` answers are collected every SLOW_INPUT_S, and all are awaited after an input that was slower than that.
+        """
         monotonic = self._clock.monotonic
         try:
             while True:

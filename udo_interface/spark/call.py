@@ -130,8 +130,8 @@ class DeployedOperator:
         require_inputs(df, deployed)
         require_input(df.schema, deployed.input, deployed.what)
         fields = output_fields(deployed.output, df.schema, _zoneless(conf))
-        settings.check(conf, df.isStreaming)
-        in_jvm = self._in_jvm(df, deployed, chosen, fields)
+        if not (in_jvm := self._in_jvm(df, deployed, chosen, fields)):
+            settings.check_python_path(conf, df.isStreaming)
         kept = [_kept(df, n, deployed, in_jvm=in_jvm) for n in chosen.keep]
         task_of = functools.partial(self._task, deployed, chosen, conf, delivered(fields), kept)
         schema = T.StructType([*fields, *kept])

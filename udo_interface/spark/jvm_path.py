@@ -19,7 +19,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 
 from udo_interface.discovery import NODE_SETTING, NODE_VARIABLE
-from udo_interface.spark import settings
 from udo_interface.spark.jar import jar
 from udo_interface.spark.spark_types import arrow_type, quoted, spark_type
 from udo_protocol.errors import Unavailable
@@ -52,8 +51,6 @@ def obstacle(
         return "with store= Python workers bring the state and take it"
     if not hasattr(df, "_jdf"):
         return "Spark Connect has no JVM on this side"
-    if df.isStreaming and not settings.is_true(conf, settings.REAL_TIME_CHECK, "true"):
-        return "the query is meant for real-time mode, in which answers must not wait for input"
     if "://" in (node := _node(conf)).removeprefix("unix://"):
         return f"the node manager is on another host ({node})"
     for wanted in deployed.input:

@@ -12,11 +12,8 @@ from udo_protocol.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql.conf import RuntimeConfig
 
-PIPELINED = "spark.python.udf.pipelined.enabled"
-BUFFER = "spark.buffer.size"
-# Real-time mode takes Python operators only with its allow list off: the sign that low latency is wanted.
+# Real-time mode takes operators only with its allow list off: the sign that low latency is wanted.
 REAL_TIME_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
-LOW_LATENCY_BYTES = 4096
 # With this setting Spark compares the schema of a Python worker's batches with the declared one.
 VALIDATED = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
 
@@ -37,18 +34,14 @@ def is_true(conf: Callable[[str, str], str | None], key: str, default: str = "fa
     return (conf(key, default) or "").strip().lower() == "true"
 
 
-def check(conf: Callable[[str, str], str | None], streaming: bool) -> None:
-    """Warn about settings that hold back a streaming query's results; `conf` looks up a setting with its default.
-
-    This concerns only real-time mode: a micro-batch's answers are seen when it ends, whatever the settings.
-    """
-    if not streaming or is_true(conf, REAL_TIME_CHECK, "true"):
-        return
-    app = conf("spark.app.id", "") or ""
-    if not is_true(conf, PIPELINED):
-        _warn(app, f"Spark reads an operator's answers only once its input has ended; start the session with {PIPELINED}=true")
-    if _bytes(conf(BUFFER, "65536") or "65536") > LOW_LATENCY_BYTES:
-        _warn(app, f"batches below {BUFFER} wait in a buffer on their way to the operator; start the session with {BUFFER}=64")
+def check_python_path(conf: Callable[[str, str], str | None], streaming: bool) -> None:
+    """Warn, once per application, that real-time mode holds back the answers of operators on the Python path."""
+    if streaming and not is_true(conf, REAL_TIME_CHECK, "true"):
+        _warn(
+            conf("spark.app.id", "") or "",
+            "in real-time mode Spark sends events to Python when a batch is full (spark.sql.execution.arrow.maxRecordsPerBatch) or the "
+            "mode's own batch ends, and answers wait for that; on the JVM path they do not",
+        )
 
 
 def path(option: str | None, conf: Callable[[str, str], str | None]) -> str:
@@ -74,12 +67,6 @@ def keep_empty_stages(conf: RuntimeConfig) -> None:
     excluded = [rule for rule in (conf.get(_EXCLUDED_RULES, "") or "").split(",") if rule]
     if _EMPTY_INPUT_RULE not in excluded:
         conf.set(_EXCLUDED_RULES, ",".join([*excluded, _EMPTY_INPUT_RULE]))
-
-
-def _bytes(text: str) -> int:
-    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-    text = text.strip().lower().removesuffix("b")
-    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text or 0)
 
 
 @functools.lru_cache(maxsize=64)

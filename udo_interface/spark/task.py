@@ -120,7 +120,7 @@ class Task:
         sent = self.sent()
         pick, deliver = Picker(sent, self.what), Picker(from_ipc(self.delivered), self.what)
         items = ((pick(b), b if self.keep else None) for b in batches if b.num_rows)
-        for asked, answer, place in self._exchange(items, sent, of, os.environ.get("SPARK_PIPELINED_UDF") == "1"):
+        for asked, answer, place in self._exchange(items, sent, of):
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
                 part = asked.kept.slice(asked.at, asked.rows)
@@ -133,7 +133,7 @@ class Task:
         sent, output = from_ipc(self.input), from_ipc(self.output)
         make = Row(*output.names, *self.keep)
         of = of_task(context) if (context := TaskContext.get()) else None
-        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), self.sent(), of, False)):
+        for asked, answer, place in _plainly(self._exchange(self._chunks(rows, sent), self.sent(), of)):
             columns = list(map(as_values, answer.columns))
             if self.keep and asked.rows + answer.num_rows:
                 _one_each(asked, answer, place)
@@ -141,7 +141,7 @@ class Task:
             yield from itertools.starmap(make, zip(*columns, strict=True))
 
     def _exchange(
-        self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, of: Evaluation | None, interleave: bool
+        self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, of: Evaluation | None
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch, Place]]:
         first = next(items, None)
         if first is None and not self.keyed:  # nothing to ask in this partition
@@ -151,19 +151,21 @@ class Task:
         wait_s = node_wait_s(self.node_wait)
         tls = certificates(self.tls)
         with conversations(node_address(self.node), request, sent, from_ipc(self.output), wait_s, tls) as (lanes, opened):
-            for asked, answer in self._answers(lanes, opened, given, interleave):
+            for asked, answer in self._answers(lanes, opened, given):
                 yield asked, answer, opened.place
 
     def _answers(
-        self, lanes: list[tuple[Sender, Collector]], opened: Opened, given: Iterator[tuple[pa.RecordBatch, Any]], interleave: bool
+        self, lanes: list[tuple[Sender, Collector]], opened: Opened, given: Iterator[tuple[pa.RecordBatch, Any]]
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch]]:
         place, keyed = opened.place, self.keyed
         if keyed is None:
             ((sender, collector),) = lanes
-            return exchange(sender, collector, given, place.window_frames, interleave=interleave)
+            # Spark takes answers while input still comes: none may wait for an event.
+            pipelined = os.environ.get("SPARK_PIPELINED_UDF") == "1"
+            return exchange(sender, collector, given, 1 if pipelined else place.window_frames)
         # Also with one slot: there may be more before the attempt ends.
         split = SplitExchange(lanes, opened.group_slots or (0,), place.window_frames, open_lane=opened.open_lane)
-        answers = split.run(given, interleave=interleave)
+        answers = split.run(given)
         if keyed.stored is None:
             return answers
         assert opened.stamp is not None
