@@ -51,7 +51,7 @@ class Scale:
     rounds: int
 
 
-FULL, QUICK = Scale((100, 1_000), 8.0, 7), Scale((100,), 2.0, 1)
+FULL, QUICK = Scale((10, 400), 5.0, 7), Scale((100,), 2.0, 1)
 
 
 @dataclass(frozen=True)
