@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.fuzz.frames import framed
+from tests.conftest import wait_until
 from tests.udo_interface.echo import EchoOperator, identity
 from udo_interface.lane.lane import Collector, Sender, exchange
 from udo_interface.lane.place import GRACE_MS, Place, ProgressDeadline, Stamp
@@ -145,6 +146,21 @@ def test_an_operator_error_tells_where_and_shows_the_traceback_and_the_event(ben
         "Traceback",
     ):
         assert part in text
+
+
+def test_an_answer_before_a_failure_is_handed_out_though_both_came_at_once(bench: Bench) -> None:
+    bench.operator(lambda b: frame.Failure(code="operator", message="bad amount") if b.column(0)[0].as_py() == 1 else b)
+    sender, collector = bench.lane()
+    for i in (0, 1):
+        [(_, pieces)] = sender.encode(batch(i))
+        sender.push(pieces)
+    sender.settle()
+    wait_until(lambda: slot.slot_stats(bench.servers.queue(), KEYS).emitted >= 2, 10, "both answers")
+    [answer] = collector.wait()
+    assert answer.column("id").to_pylist() == [0, 1]
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="bad amount"):
+            collector.wait()
 
 
 def test_a_skipped_frame_is_an_error_not_a_missing_answer(bench: Bench) -> None:

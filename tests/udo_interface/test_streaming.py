@@ -231,6 +231,26 @@ def test_a_call_on_the_python_path_alone_warns_of_real_time_mode(spark: SparkSes
     assert [w.category for w in seen] == [settings.DelayedResults] * (path == settings.PYTHON)
 
 
+def test_with_pipelining_each_batch_is_answered_before_the_next_one_is_read(
+    spark: SparkSession, platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a Python worker that Spark tells to hand out answers while input still comes."""
+    import pyarrow as pa
+
+    monkeypatch.setenv("SPARK_PIPELINED_UDF", "1")
+    task: Any = udo(platform.operator()).map_partitions
+    answered = 0
+
+    def source() -> Iterator[Any]:
+        for i in range(4):
+            assert answered == i
+            yield pa.record_batch({"id": [i]})
+
+    for _ in task.__self__.arrow(source()):
+        answered += 1
+    assert answered == 4
+
+
 def _kill_the_server(platform: Platform, name: str) -> None:
     platform.kill_queue_server()
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from udo_interface.lane.place import LOOK_MS, Place, ProgressDeadline, Stamp
 from udo_protocol.clock import Clock, SystemClock
-from udo_protocol.errors import LaneExpired, OperatorError, PeerError, ProtocolError, SchemaError, Stale, UsageError, by_code
+from udo_protocol.errors import LaneExpired, OperatorError, PeerError, ProtocolError, SchemaError, Stale, UdoError, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
 from udo_protocol.queue import event_times, frame
 from udo_protocol.queue.answers import Answers
@@ -210,6 +210,7 @@ class Collector:
         self._schemas = {schema_id(to_ipc(schema)): schema}
         self._patience = ProgressDeadline(end, self._place, clock or SystemClock())
         self._answers = Answers(end.lane)
+        self._failure: UdoError | None = None  # of a frame behind answers that were handed out
         self.highest: EventTimes = {}  # of the answered events; the operator leaves bad events out
 
     @property
@@ -219,11 +220,26 @@ class Collector:
 
     def poll(self) -> list[pa.RecordBatch]:
         """Return one batch, maybe without rows, per frame answered by now."""
-        return [self._answer(f) for f in self._matched(self._end.poll)]
+        return self._read(lambda: self._matched(self._end.poll))
 
     def wait(self, wait_ms: int = LOOK_MS) -> list[pa.RecordBatch]:
         """As `poll`, but sleeps up to `wait_ms` for the next answer, which must be due."""
-        return [self._answer(f) for f in self.frames(wait_ms)]
+        return self._read(lambda: self.frames(wait_ms))
+
+    def _read(self, come: Callable[[], list[Frame]]) -> list[pa.RecordBatch]:
+        """The batches of these frames up to the first that fails; the next call raises its error."""
+        if self._failure is not None:
+            raise self._failure
+        batches: list[pa.RecordBatch] = []
+        for answer in come():
+            try:
+                batches.append(self._answer(answer))
+            except UdoError as e:
+                if not batches:
+                    raise
+                self._failure = e
+                break
+        return batches
 
     def frames(self, wait_ms: int = LOOK_MS) -> list[Frame]:
         """As `wait`, but return the frames unread; the caller passes each to `check`."""
