@@ -26,6 +26,7 @@ from udo_runtime.durable.sessions import load_session
 from benchmarks.contenders import stateful
 from benchmarks.contenders.stateful import Call
 from benchmarks.harness.bringup import Platform, platform, say, spark_of
+from benchmarks.harness.idle import run_ns
 from benchmarks.harness.rules import InvalidRun
 from benchmarks.harness.tables import Section
 from benchmarks.harness.tables import count as readable
@@ -35,7 +36,7 @@ from udo_protocol.queue.keys import SlotKeys
 
 PARTITIONS = 2
 CHECKED_ROWS, CHECKED_KEYS = 3_000, 50
-_QUERY_TIMEOUT_S = 1800  # Spark's own operators with a million keys
+_QUERY_TIMEOUT_S = 5400  # Spark's own operators with a million keys
 _STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -58,6 +59,7 @@ CONTENDERS = (
 )
 # The contenders that the others are compared with.
 _OURS = ("udo", "udo_columns")
+_UDO, _SPARK = CONTENDERS[:5], CONTENDERS[5:]
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class Scale:
 
 
 # All are warmed up once the first scale is done. A query of Spark's own operators with a million keys takes up to ten minutes.
-FULL = (Scale(5_000, 300_000, 2, 2, 1), Scale(1_000_000, 300_000, 2, 3, 0, once=CONTENDERS[5:]))
-QUICK = (Scale(5_000, 100_000, 2, 1, 1), Scale(1_000_000, 300_000, 2, 1, 0, CONTENDERS[:5]))
+FULL = (Scale(5_000, 300_000, 2, 4, 1), Scale(1_000_000, 300_000, 2, 4, 0, once=_SPARK))
+QUICK = (Scale(5_000, 100_000, 2, 1, 1), Scale(1_000_000, 300_000, 2, 1, 0, _UDO))
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class Restored:
 
 @dataclass(frozen=True, kw_only=True)
 class OfScale:
-    """One scale. `rates`: of each counted micro-batch; a ratio is absent if one of its two was not measured."""
+    """One scale. `rates`: of each counted micro-batch; a ratio is absent if one of its two was not measured. `instance_us`: processor time
+    that the operator's instance takes per event, whatever path its events come by."""
 
     events_per_s: dict[str, int]
     udo_vs_stateless: float
@@ -110,6 +113,7 @@ class OfScale:
     udo_columns_vs_apply_in_pandas_with_state: float | None = None
     restore: Restored
     floor: Floor | None = None
+    instance_us: dict[str, float] | None = None
     rows: int
     rates: dict[str, list[int]]
 
@@ -244,19 +248,28 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
     return Figures(**vars(small), keys=scales[0].keys, keys_1000000=large, driver=driver, partitions=PARTITIONS)
 
 
+def instances_ns(p: Platform) -> int:
+    """The processor time that all instances have taken so far."""
+    return sum(run_ns(process.pid) for process in p.processes()["instance"])
+
+
 def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scale, work: Path, seed: int) -> OfScale:
     """Measure one scale: all its contenders in turn, for its rounds."""
     work.mkdir(parents=True)
     write(spark, work, scale.keys, scale.rows, scale.batches, seed)
     taken: dict[str, list[float]] = {c.name: [] for c in scale.contenders}
-    session = ""
+    ran: dict[str, list[float]] = {}
+    events, session = scale.keys + scale.batches * scale.rows, ""
     for turn in range(-scale.warm_up, scale.rounds):
         for c in scale.contenders:
             if turn > 0 and c in scale.once:
                 continue
             say(f"{scale.keys} keys, {f'round {turn + 1} of {scale.rounds}' if turn >= 0 else 'warming up'}: {c.name}")
+            before = instances_ns(p)
             found, query = rates(spark, ways[c.name], work)
-            taken[c.name] += found if turn >= 0 else []
+            if turn >= 0:
+                taken[c.name] += found
+                ran.setdefault(c.name, []).append((instances_ns(p) - before) / 1000 / events)
             session = query if c.name == "udo" else session
     say(f"{scale.keys} keys: the bare loop")
     medians = {name: statistics.median(r) for name, r in taken.items()}
@@ -266,6 +279,7 @@ def measure(spark: SparkSession, p: Platform, ways: dict[str, Call], scale: Scal
         **ratios,
         restore=restore(p, session),
         floor=floor(scale.keys, seed),
+        instance_us={c.name: round(statistics.median(ran[c.name]), 2) for c in _UDO},
         rows=scale.rows,
         rates={n: [round(x) for x in r] for n, r in taken.items()},
     )
@@ -297,6 +311,11 @@ def sections(f: Figures) -> list[Section]:
         for keys, part in ((f.keys, f), (1_000_000, million))
         if part.floor is not None
     ]
+    taken = [part.instance_us for part in (f, million) if part.instance_us]
+    busy = [[c.what, *(f"{of.get(c.name, 0):.2f}" for of in taken)] for c in _UDO]
+    of_instance = Section(
+        "Processor time of the instance", ["called by", f"{f.keys:,} keys, µs an event", "1,000,000 keys, µs an event"], busy
+    )
     return [
         Section(
             "Running count per key in a streaming query",
@@ -304,6 +323,7 @@ def sections(f: Figures) -> list[Section]:
             rows,
             f"local[2], medians of micro-batches behind the first; {f.rows:,} and {million.rows:,} events each.",
         ),
+        *([of_instance] if len(taken) > 1 else []),
         Section("Restoring a session", ["", "keys and values", "durable", "read at", "read and decoded at"], restored),
         Section(
             "µs an event",

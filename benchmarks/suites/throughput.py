@@ -38,6 +38,8 @@ _BATCH, _BATCH_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sq
 NARROW = ("id", "card", "amount", "at")
 WIDE, WIDE_ROWS = 64, {"full": 1_000_000, "quick": 100_000}
 WIDE_CONTENDERS = ("native", "udo", "udo_jvm")  # the first ones of CONTENDERS
+# The same ones on batches so small that the cost of a frame shows.
+SMALL_ROWS_PER_BATCH, SMALL_ROWS = 1_000, {"full": 3_000_000, "quick": 300_000}
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,25 @@ class Wide:
     udo_jvm_vs_native: float
 
 
+@dataclass(frozen=True)
+class Small:
+    """An operator on small batches."""
+
+    events_per_s: dict[str, int]
+    udo_vs_native: float
+    udo_jvm_vs_native: float
+
+
+@dataclass(frozen=True)
+class SmallBatches:
+    """Both operators on small batches."""
+
+    rows_per_batch: int
+    rows: int
+    filter: Small
+    forward: Small
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figures(OfOperator):
     """The figures of `operator`, the filter, and those of `forward` beside them."""
@@ -115,6 +136,7 @@ class Figures(OfOperator):
     operator: str
     forward: OfOperator
     wide: Wide | None = None
+    small: SmallBatches | None = None
     driver: str
     rows_per_batch: int
     row_bytes: int
@@ -263,6 +285,17 @@ def _few_of(df: DataFrame, ways: dict[str, Call], name: str) -> DataFrame:
     return native.first_columns(df, NARROW) if name == "native" else ways[name](df, "forward")
 
 
+def measure_small(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: int, seed: int) -> SmallBatches:
+    """Measure both operators on batches of SMALL_ROWS_PER_BATCH rows, after one more round, which is dropped."""
+    spark.conf.set(_BATCH, SMALL_ROWS_PER_BATCH)
+    few = {name: ways[name] for name in WIDE_CONTENDERS}
+    rates = measure(spark, few, dict.fromkeys(few, rows), rounds + 1, seed)
+    spark.conf.set(_BATCH, ROWS_PER_BATCH)
+    timed = {operator: {name: r[1:] for name, r in by.items()} for operator, by in rates.items()}
+    of = {o: Small(medians(r), *(ratio(r, name, "native") for name in WIDE_CONTENDERS[1:])) for o, r in timed.items()}
+    return SmallBatches(SMALL_ROWS_PER_BATCH, rows, of["filter"], of["forward"])
+
+
 def ratio(rates: dict[str, list[float]], of: str, other: str) -> float:
     """Return the median of the rounds' ratios."""
     return round(statistics.median(u / o for u, o in zip(rates[of], rates[other], strict=True)), 3)
@@ -303,12 +336,15 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
         say(f"{WIDE} columns")
         wide_rows = WIDE_ROWS["quick" if quick else "full"]
         of_wide = measure_wide(spark, ways, wide_rows, rounds, seed)
+        say(f"{SMALL_ROWS_PER_BATCH:,} rows a batch")
+        small = measure_small(spark, ways, SMALL_ROWS["quick" if quick else "full"], rounds, seed)
     wide_ratios = (ratio(of_wide, name, "native") for name in WIDE_CONTENDERS[1:])
     return Figures(
         **vars(of_operator(rates["filter"])),
         operator="filter",
         forward=of_operator(rates["forward"]),
         wide=Wide(WIDE, len(NARROW), wide_rows, medians(of_wide), *wide_ratios),
+        small=small,
         driver=driver,
         rows_per_batch=ROWS_PER_BATCH,
         row_bytes=ROW_BYTES,
@@ -317,6 +353,18 @@ def run(*, quick: bool, driver: str, seed: int) -> Figures:
         rates={o: {n: [round(x) for x in r] for n, r in by.items()} for o, by in rates.items()},
         guarantees={c.name: c.guarantees for c in CONTENDERS},
     )
+
+
+def _of_small(small: SmallBatches) -> Section:
+    """The table of small batches."""
+
+    def cells(name: str, vs_native: Callable[[Small], float]) -> list[str]:
+        return [text for of in (small.filter, small.forward) for text in (readable(of.events_per_s[name]), f"{vs_native(of):.2f}")]
+
+    times: tuple[Callable[[Small], float], ...] = (lambda _: 1.0, lambda of: of.udo_vs_native, lambda of: of.udo_jvm_vs_native)
+    rows = [[c.what, *cells(c.name, of)] for c, of in zip(CONTENDERS[: len(times)], times, strict=True)]
+    header = ["called by", "filter/s", "× native", "forward/s", "× native"]
+    return Section(f"Throughput: {small.rows_per_batch:,} rows a batch", header, rows, "Medians of the rounds' ratios.")
 
 
 def _ratios(of: OfOperator) -> dict[str, float | None]:
@@ -369,5 +417,6 @@ def sections(f: Figures) -> list[Section]:
         Section("Throughput: medians", header, rows, remark),
         Section("Throughput: median of the rounds' ratios", ["", "filter", "forward"], ratios),
         *of_wide,
+        *([_of_small(f.small)] if f.small else []),
         Section("What each guarantees", ["called by", "guarantees"], [[c.what, c.guarantees] for c in CONTENDERS]),
     ]

@@ -50,9 +50,18 @@ def left(scratch: Path) -> list[str]:
     return found
 
 
+def spark_defaults(scratch: Path, line: str) -> str:
+    """Return a folder with Spark's configuration, for SPARK_CONF_DIR."""
+    (folder := scratch / "conf").mkdir()
+    (folder / "spark-defaults.conf").write_text(line)
+    return str(folder)
+
+
 @pytest.mark.timeout(DEMO_TIMEOUT_S + 60)
 def test_every_event_is_answered_once_and_in_order_through_a_live_update(scratch: Path) -> None:
-    demo = start(scratch, "--rows", "12000", "--rate", "3000", "--update-at", "5000", "--json")
+    # A bound below the size of the payments: they are not collected in Spark's driver, whose memory would bound the length of the demo.
+    conf = spark_defaults(scratch, "spark.driver.maxResultSize 256k")
+    demo = start(scratch, "--rows", "12000", "--rate", "3000", "--update-at", "5000", "--json", SPARK_CONF_DIR=conf)
     out, err = demo.communicate(timeout=DEMO_TIMEOUT_S)
     assert demo.returncode == 0, err
     report = json.loads(out)
@@ -130,4 +139,14 @@ def test_a_demo_that_cannot_start_says_why_and_leaves_nothing(scratch: Path) -> 
     _, err = demo.communicate(timeout=bound(60))
     assert demo.returncode == 3
     assert "there is no file" in err
+    assert left(scratch) == []
+
+
+def test_a_failure_of_spark_is_told_in_its_words_and_leaves_nothing(scratch: Path) -> None:
+    demo = start(scratch, "--rows", "12000", SPARK_CONF_DIR=spark_defaults(scratch, "spark.driver.maxResultSize 100"))
+    _, err = demo.communicate(timeout=DEMO_TIMEOUT_S)
+    assert demo.returncode == 6
+    assert "Spark failed:" in err
+    assert "is bigger than spark.driver.maxResultSize" in err
+    assert "unexpected error" not in err
     assert left(scratch) == []

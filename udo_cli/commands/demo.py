@@ -52,6 +52,7 @@ def command(wish: DemoOptions, as_json: bool) -> None:
     with local.interruptible():
         from udo_cli.demo import plan, run, show
 
+        output.say("making card payments" if wish.data is None else f"reading {wish.data}")
         made = plan.make(wish.data, wish.rate, wish.seconds, wish.rows, wish.update_at, wish.seed)
         with show.screen() as screen:
             report = run.run(made, wish.driver, output.say, screen)

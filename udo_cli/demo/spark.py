@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from udo_cli.platform.local import arm, tail
@@ -38,6 +39,7 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": 1000,
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as Arrow writes them
         **local_files.settings(),
     }
     # py4j logs calls that Ctrl-C cuts short, with useless tracebacks.
@@ -49,8 +51,9 @@ def session(registry: str, node: str, work: Path) -> Iterator[SparkSession]:
             spark = spark_session("udo demo", **QUIET, **settings)
         arm()
         yield spark
-    except PySparkException as e:  # its text lives in Java: read it while Java runs
-        raise OperatorError(f"Spark failed: {e}\n{tail(work / 'spark.log')}".rstrip()) from None
+    except (PySparkException, Py4JError) as e:  # its text lives in Java: read it while Java runs
+        said = e.java_exception.toString() if isinstance(e, Py4JJavaError) else str(e)
+        raise OperatorError(f"Spark failed: {said}\n{tail(work / 'spark.log')}".rstrip()) from None
     finally:
         _end()
         _kill(set(psutil.Process().children(recursive=True)) - before)
