@@ -76,7 +76,7 @@ class Scale:
     once: tuple[Contender, ...] = ()
 
 
-# All are warmed up once the first scale is done. A query of Spark's own operators with a million keys takes up to ten minutes.
+# All are warmed up once the first scale is done. A query of Spark's own operators with a million keys takes minutes.
 FULL = (Scale(5_000, 300_000, 2, 4, 1), Scale(1_000_000, 300_000, 2, 4, 0, once=_SPARK))
 QUICK = (Scale(5_000, 100_000, 2, 1, 1), Scale(1_000_000, 300_000, 2, 1, 0, _UDO))
 

@@ -51,6 +51,8 @@ NOT_RUN = {
         "docs/spark.md",
         "takes a session of its own",
     ): "udo_interface/test_local_files.py::test_a_query_starts_no_process_for_the_files_it_makes",
+    ("docs/spark.md", "takes a Kafka broker"): "udo_interface/test_kafka.py::"
+    "test_each_record_is_answered_once_in_order_over_a_live_update_added_partitions_and_a_restart",
     ("docs/state.md", "takes two nodes"): "node_manager/test_homes.py::test_a_session_moves_by_export_drop_and_import",
     ("docs/state.md", "takes a bucket, and Spark's own libraries for it"): "udo_interface/test_store_s3.py::"
     "test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket",
