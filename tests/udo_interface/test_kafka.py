@@ -86,12 +86,20 @@ def parsed(records: DataFrame, *kept: str) -> DataFrame:
     return records.select(F.from_json(F.col("value").cast("string"), "id long").alias("event"), *kept).select("event.*", *kept)
 
 
-@pytest.fixture(scope="module")
-def broker(java: None) -> Iterator[Broker]:
+@pytest.fixture(scope="session")
+def kafka(spark: SparkSession) -> Iterator[Path]:
+    """The folder of Kafka's jars, of which the session has the connector's until it ends: it looks for sources in all jars it has."""
     with tempfile.TemporaryDirectory(prefix="udo-kafka-") as scratch:
-        folder, home = jars(Path(scratch)), Path(scratch) / "broker"
-        home.mkdir()
-        started = Broker(folder, home)
+        folder = jars(Path(scratch))
+        for jar in connector(folder):
+            spark.sql(f"ADD JAR '{jar}'")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: Path) -> Iterator[Broker]:
+    with tempfile.TemporaryDirectory(prefix="udo-broker-") as home:
+        started = Broker(kafka, Path(home))
         try:
             yield started
         finally:
@@ -100,8 +108,6 @@ def broker(java: None) -> Iterator[Broker]:
 
 @pytest.fixture
 def topics(spark: SparkSession, broker: Broker, tmp_path: Path) -> Topics:
-    for jar in connector(broker.folder):
-        spark.sql(f"ADD JAR '{jar}'")  # what a session has already is not added again
     return Topics(spark, broker, tmp_path)
 
 

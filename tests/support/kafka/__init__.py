@@ -50,7 +50,7 @@ class Broker:
     """A broker that is its own controller, on the loopback device."""
 
     def __init__(self, folder: Path, home: Path) -> None:
-        self.folder, self._home = folder, home
+        self._folder, self._home = folder, home
         self._held = [_held_port() for _ in range(2)]
         own, controller = (f"127.0.0.1:{port.getsockname()[1]}" for port in self._held)
         self.address = own
@@ -74,7 +74,7 @@ class Broker:
     def _java(self, *words: str) -> list[str]:
         home = java_home()
         java = str(home / "bin" / "java") if home else "java"
-        return [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self.folder}/*", *words]
+        return [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._folder}/*", *words]
 
     def _run(self, *words: str) -> None:
         done = subprocess.run(self._java(*words), capture_output=True, text=True, timeout=bound(60), check=False)
