@@ -1,7 +1,7 @@
 """Runs the snippets of the documentation: every `sh` and `python` block of a document, in order, on one fresh platform.
 
-Blocks after a line `<!-- with Docker -->` run only with a daemon. A block after `<!-- not run: reason -->` never runs, and is in
-NOT_RUN with the test that shows it instead.
+Blocks after a line `<!-- with Docker -->` or `<!-- with Kafka -->` run only with a daemon or a broker. A block after
+`<!-- not run: reason -->` never runs, and is in NOT_RUN with the test that shows it instead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import bound, require
 from tests.support.docker_daemon import DEBIAN, PATH, Daemon
+from tests.support.kafka import Broker, connector, jars
 from tests.support.selection import long
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +52,6 @@ NOT_RUN = {
         "docs/spark.md",
         "takes a session of its own",
     ): "udo_interface/test_local_files.py::test_a_query_starts_no_process_for_the_files_it_makes",
-    ("docs/spark.md", "takes a Kafka broker"): "udo_interface/test_kafka.py::"
-    "test_each_record_is_answered_once_in_order_over_a_live_update_added_partitions_and_a_restart",
     ("docs/state.md", "takes two nodes"): "node_manager/test_homes.py::test_a_session_moves_by_export_drop_and_import",
     ("docs/state.md", "takes a bucket, and Spark's own libraries for it"): "udo_interface/test_store_s3.py::"
     "test_after_both_servers_lost_their_data_and_then_elsewhere_the_query_goes_on_from_the_bucket",
@@ -60,7 +59,7 @@ NOT_RUN = {
 # The time for all blocks of one document on a quiet machine, and pytest's own limit, which is above any `bound`.
 RUN_S = 240
 MOST_S = 1000
-WITH_DOCKER = "<!-- with Docker -->"
+WITH_DOCKER, WITH_KAFKA = "<!-- with Docker -->", "<!-- with Kafka -->"
 
 
 def marked(text: str) -> list[tuple[str, str, str]]:
@@ -73,13 +72,12 @@ def marked(text: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def blocks(document: str, *, docker: bool = False) -> list[tuple[str, str]]:
-    """(language, body) of the blocks to run."""
-    wanted = ("", WITH_DOCKER) if docker else ("",)
-    return [(language, body) for language, body, mark in marked((ROOT / document).read_text("utf-8")) if mark in wanted]
+def blocks(document: str, also: str = "") -> list[tuple[str, str]]:
+    """(language, body) of the blocks to run: those without a mark, and `also` those with this one."""
+    return [(language, body) for language, body, mark in marked((ROOT / document).read_text("utf-8")) if mark in ("", also)]
 
 
-def script(document: str, *, docker: bool) -> str:
+def script(document: str, also: str) -> str:
     """One bash script with all blocks: consecutive python blocks share a process, since they share names."""
     lines: list[str] = ["set -euo pipefail"]
     python: list[str] = []
@@ -89,7 +87,7 @@ def script(document: str, *, docker: bool) -> str:
             lines.append("python - <<'END_OF_SNIPPET'\n" + "\n".join(python) + "\nEND_OF_SNIPPET")
             python.clear()
 
-    for language, body in blocks(document, docker=docker):
+    for language, body in blocks(document, also):
         if language == "python":
             python.append(body)
         else:
@@ -109,9 +107,9 @@ def platform(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([f"{binaries}/udo", "down"], env=env, timeout=bound(60), check=False, capture_output=True)
 
 
-def run(document: str, platform: dict[str, str], work: Path, *, docker: bool) -> None:
-    """Run the selected blocks of this document, in the folder `work`."""
-    text = script(document, docker=docker)
+def run(document: str, platform: dict[str, str], work: Path, also: str = "", broker: str = "") -> None:
+    """Run the selected blocks of this document, in the folder `work`; `broker`: the address in place of the guide's."""
+    text = script(document, also).replace("broker:9092", broker)
     if "udo up" not in text:
         text = text.replace("set -euo pipefail", f"set -euo pipefail\nudo up\n{SERVER}", 1)
     work.mkdir(exist_ok=True)
@@ -128,11 +126,11 @@ def chosen(first: Sequence[str], documents: Sequence[str]) -> list[Any]:
 @pytest.mark.timeout(MOST_S)
 @pytest.mark.parametrize("document", chosen(("README.md",), [d for d in DOCUMENTS if blocks(d)]))
 def test_the_snippets_run(document: str, platform: dict[str, str], tmp_path: Path) -> None:
-    run(document, platform, tmp_path / "work", docker=False)
+    run(document, platform, tmp_path / "work")
 
 
 @pytest.mark.timeout(MOST_S)
-@pytest.mark.parametrize("document", chosen((), [d for d in DOCUMENTS if blocks(d) != blocks(d, docker=True)]))
+@pytest.mark.parametrize("document", chosen((), [d for d in DOCUMENTS if blocks(d) != blocks(d, WITH_DOCKER)]))
 def test_the_snippets_run_with_docker(document: str, docker: Daemon, runtime_image: str, platform: dict[str, str], tmp_path: Path) -> None:
     if runtime_image != "udo-runtime-python:cp311":
         require("Python 3.11", f"the documents name it, and Debian's made {runtime_image}")
@@ -143,12 +141,26 @@ def test_the_snippets_run_with_docker(document: str, docker: Daemon, runtime_ima
     command.write_text(f'#!/bin/sh\nexec {ROOT}/docker/runtime.sh "$@"\n')
     command.chmod(0o755)
     platform |= {**docker.environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{PATH}", "PYTHON": sys.executable}
-    run(document, platform, tmp_path / "work", docker=True)
+    run(document, platform, tmp_path / "work", WITH_DOCKER)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(MOST_S)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) != blocks(d, WITH_KAFKA)])
+def test_the_snippets_run_with_kafka(document: str, platform: dict[str, str], tmp_path: Path) -> None:
+    """In a session that is started with the connector, as a user's is."""
+    folder = jars(tmp_path)
+    platform["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(map(str, connector(folder)))} pyspark-shell"
+    broker = Broker(folder, tmp_path)
+    try:
+        run(document, platform, tmp_path / "work", WITH_KAFKA, broker.address)
+    finally:
+        broker.stop()
 
 
 def test_a_block_that_does_not_run_is_shown_by_a_test_instead() -> None:
     marks = {(d, mark) for d in DOCUMENTS for _, _, mark in marked((ROOT / d).read_text("utf-8"))} - {(d, "") for d in DOCUMENTS}
-    assert {(d, m) for d, m in marks if m != WITH_DOCKER} == {(d, f"<!-- not run: {why} -->") for d, why in NOT_RUN}
+    assert {(d, m) for d, m in marks if m not in (WITH_DOCKER, WITH_KAFKA)} == {(d, f"<!-- not run: {why} -->") for d, why in NOT_RUN}
     for test in NOT_RUN.values():
         file, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / "tests" / file).read_text("utf-8")

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from benchmarks.chaos.streaming import committed
 from tests.conftest import wait_until
+from tests.support.stream import OUT, VERSION, running
 from udo_interface import udo
 from udo_interface.spark import settings
 from udo_protocol.queue.keys import SlotKeys
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
-VERSION = """
-import pyarrow as pa
-from udo_runtime import operator
-@operator
-def run(batch):
-    return {{"id": batch.column("id"), "v": pa.repeat({v}, batch.num_rows)}}
-"""
-OUT = {"id": "int64", "v": "int64"}
 BATCH_ROWS = 100
 # The event in the second file at which an operator is held, and the frame length, so short that frames behind it wait unanswered.
 HELD, FRAME_ROWS = 50, 10
@@ -71,15 +64,6 @@ class Stream:
     def all(self) -> list[Any]:
         """Return all rows in the order of epochs."""
         return [r for epoch in sorted(self.rows) for r in self.rows[epoch]]
-
-
-@contextmanager
-def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
-    """Stop the query at the end whatever happens."""
-    try:
-        yield query
-    finally:
-        query.stop()
 
 
 @contextmanager
