@@ -142,6 +142,7 @@ def test_a_demo_that_cannot_start_says_why_and_leaves_nothing(scratch: Path) -> 
     assert left(scratch) == []
 
 
+@pytest.mark.long
 def test_a_failure_of_spark_is_told_in_its_words_and_leaves_nothing(scratch: Path) -> None:
     demo = start(scratch, "--rows", "12000", SPARK_CONF_DIR=spark_defaults(scratch, "spark.driver.maxResultSize 100"))
     _, err = demo.communicate(timeout=DEMO_TIMEOUT_S)

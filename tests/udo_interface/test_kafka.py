@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
+# The broker and the connector are fetched anew on a fresh machine.
+pytestmark = pytest.mark.long
 # Takes a record's value as it is.
 LENGTH = """
 from udo_runtime import Operator
@@ -140,7 +142,6 @@ def test_each_record_is_answered_once_in_order_over_a_live_update_added_partitio
             assert [row[column] for row in of_key] == sorted(row[column] for row in of_key)
 
 
-@pytest.mark.long
 @pytest.mark.both_paths
 def test_a_keyed_operator_counts_each_record_once_in_order_over_a_restart(topics: Topics, platform: Platform, call_path: str) -> None:
     name = platform.operator(COUNT, **MANIFEST)
@@ -168,7 +169,6 @@ def test_a_keyed_operator_counts_each_record_once_in_order_over_a_restart(topics
         assert [row.id for row in of_key] == sorted(row.id for row in of_key), "a key's records of an epoch are all in one partition"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("path", [settings.PYTHON, settings.JVM])
 def test_a_batch_of_records_may_be_split_and_keeps_their_own_columns(topics: Topics, platform: Platform, path: str) -> None:
     """An operator takes the value as bytes; headers and times are kept, of types that operators do not have."""
@@ -195,7 +195,6 @@ def test_a_batch_of_records_may_be_split_and_keeps_their_own_columns(topics: Top
     assert {(r.partition, r.offset): (str(r.id), r.timestamp) for r in rows} == stored
 
 
-@pytest.mark.long
 def test_in_real_time_mode_answers_reach_the_topic_before_the_batch_ends(topics: Topics, platform: Platform) -> None:
     """Two partitions take both of the session's cores, so Kafka's own programs write and read."""
     name = platform.operator(VERSION.format(v=1), output=OUT)

@@ -92,3 +92,14 @@ def test_what_the_batches_of_a_column_do_not_tell_is_refused_where_spark_asks(
     cast = called(df.selectExpr("a", "cast(days as interval day to second) days"), keep="days")
     assert [row.days.days for row in cast.collect()] == [1, 1, 1]
     assert [row.days for row in called(df, keep="days", path="jvm").select(F.col("days").cast("int").alias("days")).collect()] == [1, 1, 1]
+
+
+def test_a_type_that_pyspark_sends_to_no_worker_is_kept_in_the_jvm_and_refused_elsewhere(spark: SparkSession, platform: Platform) -> None:
+    operator = platform.operator(FORWARD, **IO)
+    df = spark.range(3).selectExpr("id a", "interval '1-2' year to month span", "array(make_interval(1, 2, 3, 4)) spans")
+    for name, unsent in {"span": "interval year to month", "spans": "interval"}.items():
+        with pytest.raises(SchemaError, match=f"keep='{name}': PySpark sends no column of type {unsent} to .* Cast .*path='jvm'"):
+            udo(operator, path="python")(df, keep=name)
+    kept = udo(operator, path="jvm")(df, keep=["span", "spans"])
+    told = [F.col("span").cast("string").alias("span"), F.col("spans")[0].cast("string").alias("first")]
+    assert kept.select(*told).collect() == df.select(*told).collect()

@@ -33,7 +33,16 @@ from udo_interface.spark.inputs import require_inputs, united
 from udo_interface.spark.key_groups import with_key_group
 from udo_interface.spark.keyed_plan import Batch
 from udo_interface.spark.listing import Listed, Listing
-from udo_interface.spark.spark_types import as_told_apart, delivered, output_fields, quoted, require_apart, require_input, untold_type
+from udo_interface.spark.spark_types import (
+    as_told_apart,
+    delivered,
+    output_fields,
+    quoted,
+    require_apart,
+    require_input,
+    type_without_arrow,
+    untold_type,
+)
 from udo_interface.spark.task import Keys, Task
 from udo_interface.store.store import StoreLocation
 from udo_interface.store.store_place import located, require_writable
@@ -361,6 +370,11 @@ def _kept(df: DataFrame, name: str, deployed: Deployed, *, in_jvm: bool) -> T.St
     if name not in df.columns:
         raise SchemaError(f"keep={name!r}: the DataFrame has no such column to keep beside {deployed.what}; it has {', '.join(df.columns)}")
     field = df.schema[name]
+    if not in_jvm and (unsent := type_without_arrow(field.dataType)):
+        raise SchemaError(
+            f"keep={name!r}: PySpark sends no column of type {unsent.simpleString()} to its workers. Cast the column, or call "
+            f"{deployed.what} in the JVM (path='jvm', docs/spark.md)"
+        )
     if not in_jvm and settings.is_true(df.sparkSession.conf.get, settings.VALIDATED) and (untold := untold_type(field.dataType)):
         raise SchemaError(
             f"keep={name!r}: {settings.VALIDATED} is true, and the batches of PySpark do not tell that a column is of type "

@@ -123,15 +123,29 @@ def _zoned_as(have: pa.DataType, want: pa.DataType) -> pa.DataType:
 
 def untold_type(t: T.DataType) -> T.DataType | None:
     """The type in `t`, or `t` itself, whose Arrow form Spark cannot tell from another type's; None if there is none."""
-    if isinstance(t, T.ArrayType):
-        return untold_type(t.elementType)
-    if isinstance(t, T.MapType):
-        return untold_type(t.keyType) or untold_type(t.valueType)
-    if isinstance(t, T.StructType):
-        return next(filter(None, (untold_type(f.dataType) for f in t.fields)), None)
+    return _within(t, _is_untold)
+
+
+def type_without_arrow(t: T.DataType) -> T.DataType | None:
+    """The type in `t`, or `t` itself, that PySpark has no Arrow form for; None if there is none."""
+    return _within(t, lambda one: isinstance(one, (T.YearMonthIntervalType, T.CalendarIntervalType)))
+
+
+def _is_untold(t: T.DataType) -> bool:
     collated = isinstance(t, T.StringType) and t != T.StringType()
     cut = isinstance(t, T.DayTimeIntervalType) and (t.startField, t.endField) != (t.DAY, t.SECOND)
-    return t if collated or cut or isinstance(t, T.UserDefinedType) else None
+    return collated or cut or isinstance(t, T.UserDefinedType)
+
+
+def _within(t: T.DataType, meant: Callable[[T.DataType], bool]) -> T.DataType | None:
+    """The first type that is meant, of `t` and the types it consists of."""
+    if isinstance(t, T.ArrayType):
+        return _within(t.elementType, meant)
+    if isinstance(t, T.MapType):
+        return _within(t.keyType, meant) or _within(t.valueType, meant)
+    if isinstance(t, T.StructType):
+        return next(filter(None, (_within(f.dataType, meant) for f in t.fields)), None)
+    return t if meant(t) else None
 
 
 def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
