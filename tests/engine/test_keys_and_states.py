@@ -143,7 +143,7 @@ def test_nan_is_one_key_also_once_it_is_stored(run: Run, columns: int) -> None:
     epochs = run(*types)
     assert epochs(pa.array([math.nan, other, 1.0]), *more) == ([1, 2, 1], [])
     group = epochs.session.groups[0]
-    stored = StoredGroup(group.meta(), group.snapshot(), [], group.place)
+    stored = StoredGroup(group.meta(), pa.py_buffer(group.snapshot()), [], group.place)
     epochs.session.groups[0] = Group.restore(stored, group.versions)
     epochs.session.states.clear()
     assert epochs(pa.array([other, math.nan, 1.0]), *more, second=10) == ([3, 4, 2], [])

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
+import pyarrow as pa
+
 from tests.conftest import Servers, bound
 from tests.runtime.conftest import P
 from tests.support.attempt import group_of
 from tests.support.counters import COUNT, COUNTS, EVENTS, TIMERS, Start, an_attempt, counter
+from udo_protocol.formats.schema import GROUP_COLUMN, to_ipc
 from udo_protocol.queue import slot
-from udo_protocol.queue.frame import ANSWER, ERROR, SKIPPED, STALE
+from udo_protocol.queue.frame import ANSWER, DATA, ERROR, SKIPPED, STALE
 from udo_protocol.state import checkpoints
 
+COUNT_LARGE = """
+from udo_runtime import Operator
+class Count(Operator):
+    def process(self, event, ctx):
+        n = ctx.state["n"] = ctx.state.get("n", 0) + 1
+        ctx.state["blob"] = "x" * 100_000
+        yield {"k": str(event["k"]), "n": n}
+"""
 RENEWED = """
 import datetime as dt
 from udo_runtime import Operator
@@ -54,6 +67,29 @@ def test_a_killed_instance_loses_and_repeats_nothing(start: Start, servers: Serv
     counter(start)
     attempt.end()
     assert attempt.answers() == [("a", 3), ("b", 2)]
+
+
+def test_nan_is_one_key_also_in_a_group_that_is_too_large_to_come_from_the_server_in_one_piece(start: Start, servers: Servers) -> None:
+    events = pa.schema([("k", pa.float64()), ("t", pa.timestamp("us"))])
+    sent = events.append(pa.field(GROUP_COLUMN, pa.int32()))
+    keyed = {"columns": ["k"]}
+
+    def counted(epoch: int) -> list[tuple[str, int]]:
+        attempt = an_attempt(servers, epoch, epoch + 1)
+        attempt.lane.open(to_ipc(sent))
+        batch = pa.record_batch(
+            [pa.array([math.nan, 1.5]), pa.array([None] * 2, pa.timestamp("us")), pa.array([0, 0], pa.int32())], schema=sent
+        )
+        attempt.push(DATA, batch)
+        attempt.end()
+        return attempt.answers()
+
+    first = start(COUNT_LARGE, "op:Count", schemas=(events, COUNTS), keyed=keyed)
+    assert counted(0) == [("nan", 1), ("1.5", 1)]
+    first.process.kill()
+    first.process.wait()
+    start(COUNT_LARGE, "op:Count", schemas=(events, COUNTS), keyed=keyed)
+    assert counted(1) == [("nan", 2), ("1.5", 2)]
 
 
 def test_an_answer_that_was_durable_but_not_emitted_is_emitted_by_the_next_instance(start: Start, servers: Servers) -> None:

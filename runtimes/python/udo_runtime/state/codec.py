@@ -9,6 +9,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgpack
@@ -169,7 +170,7 @@ def timed_only(timers: Mapping[str, Collection[bytes]], values: Mapping[Any, byt
     """The number of keys of a group with a timer and no state, from its timers (the value of TIMERS) and its values."""
     packed = timers.get(TIMER, ())
     joined = b"".join((b"\xdd", len(packed).to_bytes(4, "big"), *packed))
-    return len(set(findable(unpack_tuples(joined), joined)) - values.keys())
+    return len(set(findable(unpack_tuples(joined))) - values.keys())
 
 
 def columns(version: int, delta: Mapping[Any, bytes | None]) -> list[Any]:
@@ -229,9 +230,13 @@ def unpack_key(packed: bytes) -> Any:
     return _findable(key) if _PACKED_NAN in packed else key
 
 
-def findable(keys: Sequence[Any], packed: bytes) -> Sequence[Any]:
-    """Keys unpacked from `packed`, in the form of keys of a dict."""
-    return list(map(_findable, keys)) if _PACKED_NAN in packed else keys
+def findable(keys: Sequence[Any]) -> Sequence[Any]:
+    """Unpacked keys, in the form of keys of a dict. Looks at all of them only if some may hold a NaN."""
+    kinds = set(map(type, keys))
+    if tuple in kinds:
+        kinds.remove(tuple)
+        kinds.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
+    return list(map(_findable, keys)) if float in kinds or tuple in kinds else keys
 
 
 def _findable(key: Any) -> Any:

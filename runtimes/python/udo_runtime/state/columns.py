@@ -214,7 +214,7 @@ def stored_columns(version: int, layout: Layout, others: Delta, block: Block) ->
 def read_columns(packed: bytes, known: Layout | None = None) -> tuple[Layout, Delta, Block]:
     """Inverse of `stored_columns`: layout, others, block; the layout is `known` if that has the same columns."""
     names, values, keys, described, stored = unpack_tuples(memoryview(packed)[2:])
-    names, keys = findable(names, packed), findable(keys, packed)
+    names, keys = findable(names), findable(keys)
     layout = known if known is not None and list(described) == known.described() else Layout.stored(described)
     columns: list[Cells] = []
     for column, (data, given) in zip(layout.columns, stored, strict=True):

@@ -26,7 +26,7 @@ def read_values(versions: Versions | None, packed: bytes) -> Delta:
     if packed[0] == COLUMNS:
         return migrated(versions, rows_of(packed), state_version(packed))
     version, keys, values = unpack_tuples(packed)
-    delta: Delta = dict(zip(findable(keys, packed), values, strict=True))
+    delta: Delta = dict(zip(findable(keys), values, strict=True))
     return migrated(versions, delta, version)
 
 
