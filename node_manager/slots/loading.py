@@ -22,7 +22,7 @@ from node_manager.slots.watching import LOOK_MOST_S
 from udo_protocol.assignment import InstanceRole, MirrorRole, OwnerRole, StandbyRole, StateSource
 from udo_protocol.clock import ObservedTime
 from udo_protocol.cut import cut
-from udo_protocol.errors import Conflict, Fenced, OperatorError, StateLost, UdoError, by_code
+from udo_protocol.errors import Conflict, OperatorError, StateLost, UdoError, by_code
 from udo_protocol.limits import LOG_END_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS
 from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
@@ -162,8 +162,6 @@ def run(load: Load, node: NodeParts, deployment: str, number: int) -> None:
                 left_s, late = LOAD_STATE_S, f"(its state was not loaded within {LOAD_STATE_S:g} s)"
             if follows:  # large state takes long
                 pool.hold()
-            if dead and load.follow and manifest.key and instance.exit and instance.exit.code == 0:
-                raise Fenced(f"the instance that serves was replaced while {manifest.reference} was loading its state")
             if dead:
                 raise OperatorError(f"{manifest.reference} ended before it was ready: {instance.exit}{log_end(instance)}")
             if (left_s := left_s - observed.lap()) < 0:

@@ -19,8 +19,9 @@ from tests.support.counters import COUNTS, EVENTS, TIMERS, an_attempt
 from tests.support.seeds import seeds
 from tests.support.standbys import CENTS, STEP, cents, counter, promote
 from udo_protocol.errors import Fenced, SchemaError
+from udo_protocol.queue import slot
 from udo_protocol.queue.connection import Connection
-from udo_protocol.state import changelog, checkpoints, turns
+from udo_protocol.state import changelog, checkpoints, pieces, turns
 
 Start = Callable[..., Process]
 
@@ -244,6 +245,46 @@ def test_who_is_too_far_behind_is_given_up_and_told_so_and_others_are_not(
     again = StandbyState(servers.state(), P, "slow", run_id)
     again.load()
     assert again.gone == ""
+
+
+def test_who_loads_for_longer_than_the_changelog_is_kept_reads_it_meanwhile(
+    start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner writes more while another loads than is kept for a reader that is behind."""
+    monkeypatch.setattr(standby, "_ADVANCE_S", 0.0)
+    monkeypatch.setattr(pieces, "_READ_BYTES", 1)
+    monkeypatch.setattr(changelog, "CHANGELOG_BYTES", 10)  # every checkpoint of the owner is larger
+    keys = ["a", "b", "c", "d"]  # one in each group
+    epochs: list[int] = []
+
+    class Slow(StandbyState):
+        def _keep_up(self) -> None:
+            super()._keep_up()
+            servers.state().call(*changelog.appending(P, changelog_entry(0, [], {}, {})))  # gives up who is behind
+            epochs.append(len(epochs) + 1)
+            an_attempt(servers, epochs[-1], epochs[-1]).run([*keys, f"new{epochs[-1]}"])
+
+    counter(start)
+    an_attempt(servers, 0, 0).run(keys)
+    run_id = servers.queue().run_id
+    slow, quick = Slow(servers.state(), P, "slow", run_id), StandbyState(servers.state(), P, "quick", run_id)
+    slow.load()
+    assert len(epochs) >= len(keys), "groups are read one by one"
+    quick.load()
+    now, expected = (s.sessions["q"] for s in (slow, quick))
+    assert now.last_ended == expected.last_ended == epochs[-1]
+    assert {n: g.values for n, g in now.groups.items()} == {n: g.values for n, g in expected.groups.items()}
+    assert slow.gone == "" and sum(len(g.values) for g in now.groups.values()) >= len(keys) + len(epochs)
+
+
+def test_a_follower_that_is_overtaken_before_it_is_ready_says_why(start: Start, servers: Servers) -> None:
+    owner = counter(start)
+    an_attempt(servers, 0, 0).run(["a"])
+    slot.promote(servers.state(), servers.queue(), P, owner.token + 10)
+    late = counter(start, follow="owner")
+    assert late.report is not None and not late.report["ok"]
+    assert late.report["error"]["code"] == Fenced.code and "was overtaken by" in late.report["error"]["message"]
+    wait_until(lambda: late.process.poll() is not None, 10, "it to leave")
 
 
 def test_a_job_that_ends_while_it_is_followed_leaves_nothing(start: Start, servers: Servers) -> None:

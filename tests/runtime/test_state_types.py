@@ -120,13 +120,13 @@ def test_who_follows_an_owner_looks_at_what_is_there_and_at_what_follows_until_i
     stored.fill({pack("a"): pack({"n": 1.5})})
     bad = StoredGroup(stored.meta(), stored.snapshot(), [])
     problem = "cannot go on from the state of key 'a': state entry 'n': expected int64, there is 1.5"
-    versions.requires_types = True
+    versions.require_types(True)
     group = Group.restore(good, versions)
     group.follow()
     with pytest.raises(ProcessingError, match=problem):
         group.adopt(stored.meta(), stored.delta(), group.place)
     with pytest.raises(ProcessingError, match=problem):
         Group.restore(bad, versions).follow()
-    versions.requires_types = False
+    versions.require_types(False)
     owned = Group.restore(bad, versions)
     assert owned.open("a") == {"n": 1.5}, "an owner's events tell"

@@ -21,7 +21,7 @@ from udo_runtime.drivers.keyed_owner import KeyedOwner
 from udo_runtime.drivers.link import Link
 from udo_runtime.drivers.mirror import Served
 from udo_runtime.drivers.perform import Performer
-from udo_runtime.drivers.standby import Report, unreadable
+from udo_runtime.drivers.standby import Report, not_ready
 from udo_runtime.durable.standby import ChangelogEntry, StandbyState
 from udo_runtime.engine.comparison import Comparison
 from udo_runtime.engine.effects import LoadSession, run
@@ -49,14 +49,14 @@ class KeyedComparer:
         self.renew: Callable[[int], None] = lambda cursor: None
 
     def load(self, report: Report) -> None:
-        """Load the owner's state; then report that this instance is ready, or that its version cannot read the state."""
+        """Load the owner's state; then report that this instance is ready, or why it will not be."""
         self._perform.counting = self._engine.counting = False
         self._perform.on(LoadSession, lambda e: self._state.new(e.name))
         self._link.reader.pin(1, 60_000)  # before the state is read: later frames must still be in the log
         try:
             self._restart(self._state.load())
-        except (ProcessingError, StateLost) as e:
-            raise unreadable(report, e) from e
+        except (ProcessingError, StateLost, Fenced) as e:
+            raise not_ready(report, e) from e
         report({"ok": True})
 
     def _restart(self, covered: int) -> None:

@@ -29,10 +29,10 @@ _LOOK_MS = 20
 _TOO_LATE = "the input since the update is no longer in the log (from frame {}): it is too late to roll back"
 
 
-def unreadable(report: Report, e: ProcessingError | StateLost) -> Fenced:
-    """Report that this version cannot read the state, so that the owner continues; returns the error to raise."""
+def not_ready(report: Report, e: ProcessingError | StateLost | Fenced) -> Fenced:
+    """Report why this instance will not be ready, so that the owner continues; returns the error to leave with."""
     report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
-    return Fenced(f"not promoted: {e}")
+    return e if isinstance(e, Fenced) else Fenced(f"not promoted: {e}")
 
 
 class Standby:
@@ -41,6 +41,7 @@ class Standby:
     def __init__(self, link: Link, owner: KeyedOwner, perform: Performer, state: StandbyState, report: Report, reference: str) -> None:
         self._link, self._owner, self._perform, self._state, self._report = link, owner, perform, state, report
         self._engine, self._durable, self._reference = owner.engine, owner.durable, reference
+        self._ready = False
 
     def await_promotion(self) -> int:
         """Follow the owner until this instance is promoted; returns the frame to continue from."""
@@ -55,7 +56,9 @@ class Standby:
             gc.freeze()
             cursor, follows = self._follow(covered + 1, started)
         except (ProcessingError, StateLost) as e:
-            raise unreadable(self._report, e) from e
+            raise not_ready(self._report, e) from e
+        except Fenced as e:
+            raise (e if self._ready else not_ready(self._report, e)) from None
         self._trial(False)
         if follows:
             state.promoted()
@@ -88,6 +91,7 @@ class Standby:
 
         def tell() -> None:
             size = sum(s.size for s in self._engine.sessions.values())
+            self._ready = True
             self._report({"ok": True, "load_ms": (time.perf_counter() - started) * 1000, "state_bytes": size})
 
         readiness = Readiness(link.conn, link.keys, tell, early=not state.rewinds)

@@ -81,6 +81,7 @@ class StandbyState:
         self._run_id, self._versions, self._only = run_id, versions, groups
         self.require_types(True)
         self._position = 0  # position in the changelog
+        self._ahead: list[ChangelogEntry] = []  # read while the state was loading, not yet applied
         self.gone = ""  # why the changelog no longer continues this state; empty as long as it does
         self.sessions: dict[str, Session] = {}
         self._records: dict[str, SessionRecord] = {}
@@ -89,19 +90,22 @@ class StandbyState:
     def require_types(self, on: bool) -> None:
         """Switch checks of the types of states on or off (ProcessingError when read): on as long as the other version can continue."""
         if self._versions is not None:
-            self._versions.requires_types = on
+            self._versions.require_types(on)
 
     def load(self) -> int:
         """Load all sessions; returns the last frame that they cover. Fenced if the state has been replaced in the meantime."""
         self._position = changelog.join(self._state, self._keys, self._name)
-        self._renew_at = 0.0
+        self._renew_at = self._look_at = 0.0
         covers = load_checkpoint(self._state, self._keys)
         covered = covers.seq if covers.run_id == self._run_id else 0
         self._load_all()
         found = self.sync()
+        self._require_all()
+        return covered if found is None else found
+
+    def _require_all(self) -> None:
         if self.gone:  # parts of the loaded state may be of different checkpoints
             raise Fenced(f"{self.gone}; it was loading the state")
-        return covered if found is None else found
 
     def _load_all(self) -> None:
         for name, record in session_record.read(self._state, self._keys, self._savepoint).items():
@@ -109,9 +113,18 @@ class StandbyState:
             self.sessions[name] = restored(name, self._records[name], self._groups(name), self._versions, follow=True)
 
     def _groups(self, name: str) -> Iterator[tuple[int, StoredGroup]]:
-        for n, group in pieces.read(self._state, self._keys, name, self._savepoint, groups=self._only, between=self.keep_lease):
+        for n, group in pieces.read(self._state, self._keys, name, self._savepoint, groups=self._only, between=self._keep_up):
             self._metas[name][n] = group.meta
             yield n, group
+
+    def _keep_up(self) -> None:
+        """Between two reads of the state: take over the new entries, to be applied when all is loaded. The owner keeps a limited number of
+        bytes of them, and loading may take longer than it needs to write these. Fenced if entries are missing."""
+        if time.monotonic() > self._look_at:
+            self._look_at = time.monotonic() + _ADVANCE_S
+            self._ahead += self._new()
+            self._require_all()
+        self.keep_lease()
 
     def sync(self) -> int | None:
         """Apply all new entries of the changelog; returns the last frame covered. None if there are none."""
@@ -122,6 +135,10 @@ class StandbyState:
 
     def read(self) -> list[ChangelogEntry]:
         """New entries of the changelog, oldest first. Afterwards `gone` is not empty if entries are missing."""
+        ahead, self._ahead = self._ahead, []
+        return ahead + self._new()
+
+    def _new(self) -> list[ChangelogEntry]:
         found, self._position, at = changelog.read(self._state, self._keys, self._name, self._position, self._only)
         if at is None or at < 0:
             self.gone = changelog.gone(self._keys, self._name, at)
@@ -247,6 +264,9 @@ class RewoundState(StandbyState):
             raise StateLost(f"{e}: it is too late to roll back") from None
         self.covered = found.seq
         return found.seq
+
+    def _keep_up(self) -> None:
+        """Do nothing: this state does not read the changelog."""
 
     def sync(self) -> int | None:
         return None

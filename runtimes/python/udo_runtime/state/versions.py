@@ -18,7 +18,7 @@ MigrateAll = Callable[[Sequence[Any], Sequence[bytes], int], list[bytes]]
 
 class Versions:
     """The state version that an operator writes, and those that it migrates from (`sources`). `layout`: the columns of its states;
-    `types`: the declared types, if any, checked when states are read as long as `requires_types` is set."""
+    `types`: the declared types, if any, checked when states are read as long as they are required (`require_types`)."""
 
     def __init__(
         self,
@@ -31,6 +31,10 @@ class Versions:
     ) -> None:
         self.layout, self._types, self.requires_types = layout, types, False
         self.version, self._sources, self._migrate, self._migrate_all = version, frozenset(sources), migrate, migrate_all
+
+    def require_types(self, on: bool) -> None:
+        """Switch the check of declared types on or off. Without declared types states need not even be unpacked."""
+        self.requires_types = on and self._types is not None
 
     @property
     def migrates(self) -> bool:
