@@ -52,6 +52,10 @@ BYTELESS_ROWS = 1 << 20
 NESTED_TYPES = 32
 
 
+# Enough frames of a lane under way to hide the round trip, however many lanes share its slot.
+LEAST_SHARE = 2
+
+
 @dataclass(frozen=True)
 class SlotLimits:
     """Bounds of one slot and its lanes; a deployment may override them."""
@@ -95,6 +99,13 @@ class SlotLimits:
     def of(cls, overrides: Mapping[str, Any]) -> SlotLimits:
         """The limits of a deployment that overrides some of them; entries that are not a slot's, such as memory_mb, are ignored."""
         return cls(**{f.name: int(overrides[f.name]) for f in fields(cls) if f.name in overrides})
+
+    def share(self, lanes: int) -> int:
+        """The frames that each of the `lanes` of a slot may have under way: all while it is alone, else its fair part.
+
+        Frames are answered in order of arrival, so a small lane's frame waits for all frames that the other lanes keep under way.
+        """
+        return self.window_frames if lanes <= 1 else max(LEAST_SHARE, self.window_frames // lanes)
 
     @property
     def answer_bytes(self) -> int:

@@ -148,7 +148,7 @@ def inject(kind: str, lanes: Sequence[_Lane], strength: float) -> None:
 
 def _samples(p: Platform, name: str) -> list[SlotSample]:
     told = p.node().signals(name).slots
-    return [SlotSample(s.cpu, s.memory, s.busy, 0.0, s.arrivals, s.answers, s.backlog) for s in told if not s.missing]
+    return [SlotSample(s.cpu, s.memory, s.busy, 0.0, s.arrivals, s.answers, s.backlog, s.held) for s in told if not s.missing]
 
 
 def _measured(p: Platform, name: str) -> bool:

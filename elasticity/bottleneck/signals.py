@@ -16,7 +16,8 @@ class SlotSample:
     """One slot over one interval.
 
     cpu, memory: shares of its limits. busy: share of the time in the operator, calls to others included. blocked: share of the
-    time in which its answers had no room downstream. arrivals, answers: events/s. backlog: events waiting at the end.
+    time in which its answers had no room downstream. arrivals, answers: events/s. backlog: events waiting at the end. held: share of
+    the time in which callers had as much under way as they may, and waited for answers before they sent more.
     """
 
     cpu: float
@@ -26,6 +27,7 @@ class SlotSample:
     arrivals: float
     answers: float
     backlog: float
+    held: float = 0.0
 
 
 def inputs(slots: Sequence[SlotSample]) -> dict[str, float] | None:
@@ -44,7 +46,12 @@ def inputs(slots: Sequence[SlotSample]) -> dict[str, float] | None:
 
 
 def _work_s(slot: SlotSample) -> float:
-    """Seconds of work expected to wait HORIZON_S from now, at the rate of answers per second of busy time."""
+    """Seconds of work expected to wait HORIZON_S from now, at the rate of answers per second of busy time.
+
+    A queue whose callers are held back grows no more, and what waits in them is not known: it counts as HORIZON_S of work if they always
+    are, and as nothing if they are not for half of the time, in which the queue was worked off.
+    """
     per_s = slot.answers / slot.busy if slot.busy > 0 else slot.answers
     waiting = max(slot.backlog + (slot.arrivals - slot.answers) * HORIZON_S, 0.0)
-    return waiting / per_s if per_s > 0 else (float("inf") if waiting > 0 else 0.0)
+    in_queue_s = waiting / per_s if per_s > 0 else (float("inf") if waiting > 0 else 0.0)
+    return max(in_queue_s, HORIZON_S * (2 * slot.held - 1))

@@ -64,4 +64,4 @@ def fuzzy(sample: Sample, memory: FuzzyMemory | None, rng: random.Random, settin
 
 def _slot(operator: OperatorSample, i: int) -> SlotSample:
     r = operator.replicas[i]
-    return SlotSample(r.use or 0.0, r.memory, r.use or 0.0, r.blocked, r.arrivals or 0.0, r.answers or 0.0, r.backlog or 0.0)
+    return SlotSample(r.use or 0.0, r.memory, r.use or 0.0, r.blocked, r.arrivals or 0.0, r.answers or 0.0, r.backlog or 0.0, r.held)

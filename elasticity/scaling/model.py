@@ -21,7 +21,8 @@ class Replica:
     """One replica over one interval; None where nothing was measured, which is not the same as 0.
 
     use: share of the interval in which it worked (S_α). blocked: share in which its answers had no room. arrivals, answers,
-    outputs: events/s that came, were answered, and were passed on. backlog: events that wait at the end.
+    outputs: events/s that came, were answered, and were passed on. backlog: events that wait at the end. held: share in which callers
+    had as much under way as they may, so that more may wait in them.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Replica:
     backlog: float | None
     blocked: float = 0.0
     memory: float = 0.0
+    held: float = 0.0  # journals of earlier releases have none
 
     @property
     def measured(self) -> bool:

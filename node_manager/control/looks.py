@@ -17,13 +17,16 @@ _MOST_FRAMES = 1 << 30
 _LEAST_SHARE = 0.5
 # Frames answered longer ago than this are in the instance's published counters.
 _COUNTED_S = 2.0
+# Callers are held back while this share of the frames that they may have under way waits: the others are on their way, or being made.
+_FULL_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLook:
     """One look. at_s: monotonic. owner: the instance, '' while there is none. tail, emitted: numbers of the last accepted frame, and of the
     last answered one. published: whether there are counters; these and cpu_s are the owner's own. cores, memory_bytes: its limits. told:
-    frames that the node manager wrote into the log, which are no work (a prepared scale-out, a move)."""
+    frames that the node manager wrote into the log, which are no work (a prepared scale-out, a move). most_frames: that all lanes together
+    may have under way."""
 
     at_s: float
     owner: str
@@ -41,11 +44,17 @@ class SlotLook:
     memory_bytes: int
     published: bool = True
     told: int = 0
+    most_frames: int = 0
 
     @property
     def depth_frames(self) -> int:
         """Frames that have no answer yet."""
         return self.tail - self.emitted
+
+    @property
+    def full(self) -> bool:
+        """Whether the callers are held back: they have about as many frames under way as they may."""
+        return 0 < _FULL_SHARE * self.most_frames <= self.depth_frames
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,8 @@ class SlotRates:
 
     cpu, memory: shares of the owner's limits. busy: share of the time in the operator. arrivals, answers, outputs: events/s that arrived,
     were answered, and came out. backlog: events that wait. service_ms: time of a frame in the operator. response_ms: from push to answer,
-    by Little's law; None without frames. lanes: the most that were open at once.
+    by Little's law; None without frames. lanes: the most that were open at once. held: share of the looks at which the callers were held
+    back by answers that they waited for, so that more may wait in them than `backlog` says.
     """
 
     window_s: float
@@ -69,6 +79,7 @@ class SlotRates:
     response_ms: float | None
     lanes: int
     rss_bytes: int
+    held: float
 
     @property
     def use(self) -> float:
@@ -123,6 +134,7 @@ def rates(looks: Sequence[SlotLook], window_s: float) -> SlotRates | str:
         response_ms=_response_ms(pairs, answered, took_s, service_s),
         lanes=max(look.lanes for look in seen),
         rss_bytes=last.rss_bytes,
+        held=sum(look.full for _, look in pairs) / len(pairs),
     )
 
 

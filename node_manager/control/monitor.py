@@ -24,6 +24,7 @@ from node_manager.servers.embedded import Servers
 from node_manager.slots.slot import SlotView
 from udo_protocol import supervised
 from udo_protocol.errors import ServerLost, SlotBroken
+from udo_protocol.limits import DEFAULT
 from udo_protocol.queue import route, slot
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
@@ -142,6 +143,7 @@ class Monitor:
             packed = slot.read_group_events(queue, keys, v.owner.name)
             self.groups.look(v.deployment, v.number, now_s, v.owner.name, packed)
         allowed = v.owner.assigned.allowance if v.owner else Allowance()
+        limits = v.wanted.config.slot_limits if v.wanted else DEFAULT
         owner = v.owner.name if v.owner and seen and seen.running else ""
         return SlotLook(
             now_s,
@@ -160,6 +162,7 @@ class Monitor:
             memory_bytes=allowed.memory_bytes or self._memory_bytes,
             published=bool(now),
             told=route.frames_told(queue, keys),
+            most_frames=log.lanes * limits.share(log.lanes),
         )
 
     def _count(self, queue: Connection, v: SlotView, now: Mapping[str, float], cpu_s: float) -> None:

@@ -51,10 +51,10 @@ def sample(
 def _replica(number: int, node: str, seen: SlotRates | str) -> Replica:
     if isinstance(seen, str):
         return Replica(str(number), node, None, None, None, None, None)
-    use, arrivals, answers, outputs, backlog, memory = map(
-        _figure, (seen.use, seen.arrivals, seen.answers, seen.outputs, seen.backlog, seen.memory)
+    use, arrivals, answers, outputs, backlog, memory, held = map(
+        _figure, (seen.use, seen.arrivals, seen.answers, seen.outputs, seen.backlog, seen.memory, seen.held)
     )
-    return Replica(str(number), node, use, arrivals, answers, outputs, backlog, 0.0, memory)
+    return Replica(str(number), node, use, arrivals, answers, outputs, backlog, 0.0, memory, held)
 
 
 def _figure(value: float) -> float:

@@ -77,4 +77,5 @@ def _slot(deployment: str, number: int, seen: SlotRates | str) -> pb.SlotSignals
         response_ms=seen.response_ms,
         lanes=seen.lanes,
         rss_bytes=seen.rss_bytes,
+        held=seen.held,
     )

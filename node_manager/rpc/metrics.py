@@ -49,6 +49,7 @@ _SEEN = {
     "udo_busy_ratio": ("busy", 1, "Share of the time in which the operator's code ran."),
     "udo_response_seconds": ("response_ms", 1000, "From a frame's arrival in the queue to its answer, by Little's law."),
     "udo_open_lanes": ("lanes", 1, "Producers at once, at most, over the window."),
+    "udo_held_back_ratio": ("held", 1, "Share of the looks at which producers had as many frames under way as they may."),
 }
 
 

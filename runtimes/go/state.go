@@ -158,6 +158,7 @@ func unpack(data []byte, into any) error {
 	if err := look.whole(); err != nil {
 		return err
 	}
+	holdsAny(reflect.TypeOf(into)) // registers how its numbers are read
 	d := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(d)
 	d.Reset(bytes.NewReader(data))
@@ -253,6 +254,7 @@ func widenedMap(v reflect.Value) reflect.Value {
 
 var holders sync.Map // reflect.Type -> whether its values may hold an `any`
 
+// holdsAny looks through a type once, and has all numbers within its values read exactly from then on.
 func holdsAny(t reflect.Type) bool {
 	found, known := holders.Load(t)
 	if !known {
@@ -262,7 +264,7 @@ func holdsAny(t reflect.Type) bool {
 	return found.(bool)
 }
 
-func mayHold(t reflect.Type, seen map[reflect.Type]bool) bool {
+func mayHold(t reflect.Type, seen map[reflect.Type]bool) (holds bool) {
 	if seen[t] {
 		return false
 	}
@@ -271,15 +273,18 @@ func mayHold(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Interface:
 		return t.NumMethod() == 0
 	case reflect.Map:
-		return mayHold(t.Key(), seen) || mayHold(t.Elem(), seen)
+		holds = mayHold(t.Key(), seen)
+		return mayHold(t.Elem(), seen) || holds
 	case reflect.Pointer, reflect.Slice, reflect.Array:
 		return mayHold(t.Elem(), seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); (f.IsExported() || f.Anonymous) && mayHold(f.Type, seen) {
-				return true
+			if f := t.Field(i); f.IsExported() || f.Anonymous {
+				holds = mayHold(f.Type, seen) || holds
 			}
 		}
+	default:
+		readExactly(t)
 	}
-	return false
+	return holds
 }

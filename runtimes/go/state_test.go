@@ -138,6 +138,60 @@ func TestAStructOfDaysClocksAndDecimalsIsStoredByValueAndNullIsTheZeroValue(t *t
 	}
 }
 
+type status int8
+
+func TestANumberThatAFieldDoesNotHoldIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		stored any
+		into   any
+	}{
+		{int64(5_000_000_000), &struct{ V int32 }{}}, {int64(5_000_000_000), &struct{ V *int32 }{}}, {128, &struct{ V status }{}},
+		{-129, &struct{ V status }{}}, {beyond, &struct{ V int64 }{}}, {beyond, &struct{ V int }{}}, {-1, &struct{ V uint64 }{}},
+		{int64(math.MinInt64), &struct{ V uint64 }{}}, {256, &struct{ V uint8 }{}}, {1<<53 + 1, &struct{ V float64 }{}},
+		{beyond, &struct{ V float64 }{}}, {1<<24 + 1, &struct{ V float32 }{}}, {0.1, &struct{ V float32 }{}},
+		{[]any{1, 70_000}, &struct{ V []int16 }{}}, {[]any{1, 70_000}, &struct{ V [2]int16 }{}}, {State{"a": 300}, &struct{ V map[string]int8 }{}},
+		{State{"V": -1}, &struct{ V struct{ V uint32 } }{}}, {0.5, &struct{ V int64 }{}},
+	} {
+		key := &Key{Context: &Context{}, key: []byte{7}}
+		if err := key.SetState(State{"V": c.stored}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := key.State(c.into); err == nil || !strings.Contains(err.Error(), "the state of 7") {
+			t.Errorf("%v became %+v: %v", c.stored, reflect.ValueOf(c.into).Elem(), err)
+		} else if c.stored == beyond && !strings.Contains(err.Error(), fmt.Sprint(beyond, " is not one of the numbers of the type ")) {
+			t.Error(err)
+		}
+	}
+	type held struct {
+		I8  status
+		I64 int64
+		U8  uint8
+		U64 uint64
+		F32 float32
+		F64 float64
+		Few []byte
+		For time.Duration
+		Own Decimal
+	}
+	for _, given := range []held{
+		{127, largest, 255, beyond, 0.5, 1 << 53, []byte{1}, time.Second, "1.50"},
+		{-128, math.MinInt64, 0, 0, -1 << 24, math.Inf(-1), nil, -1, "2"},
+	} {
+		var got, fromWhole held
+		packed, err := pack(given)
+		if err == nil {
+			err = unpack(packed, &got)
+		}
+		if err != nil || !reflect.DeepEqual(got, given) {
+			t.Errorf("%+v became %+v: %v", given, got, err)
+		}
+		packed, _ = pack(State{"F32": int64(1) << 24, "F64": -int64(1) << 53, "I64": nil, "U64": nil})
+		if err := unpack(packed, &fromWhole); err != nil || fromWhole.F32 != 1<<24 || fromWhole.F64 != -1<<53 {
+			t.Errorf("%+v: %v", fromWhole, err)
+		}
+	}
+}
+
 type embedded struct{ Deep any }
 
 type holding struct {

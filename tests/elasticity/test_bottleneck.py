@@ -145,6 +145,24 @@ def test_a_queue_is_judged_by_the_work_in_it_and_by_where_it_is_going() -> None:
     assert (inputs([replace(slot, answers=0)]) or {})["queue"] == float("inf")
 
 
+def test_a_queue_whose_callers_are_held_back_says_nothing_of_what_waits_in_them() -> None:
+    # given a slot that is always busy, and 0.4 s of work in its queue, which does not grow
+    slot = SlotSample(cpu=1, memory=0, busy=1, blocked=0, arrivals=100, answers=100, backlog=40)
+
+    def seen(held: float, use: float = 1.0) -> tuple[float, str]:
+        found = inputs([EASY, replace(slot, cpu=use, busy=use, backlog=40 * use, held=held)]) or {}
+        return found["queue"], MODEL.thresholds.verdict(fuzzy.evaluate(MODEL, found).load)
+
+    assert seen(0.0) == (pytest.approx(0.4), "nothing")
+    assert seen(0.5) == (pytest.approx(0.4), "nothing")
+    assert seen(0.75) == (pytest.approx(5.0), "scale out")
+    assert seen(1.0) == (pytest.approx(10.0), "scale out")
+    # when it works for six tenths of the time, and its callers wait for it meanwhile, it keeps up
+    assert seen(0.6, use=0.6) == (pytest.approx(2.0), "nothing")
+    # when it hardly works, they wait for something else
+    assert seen(1.0, use=0.2) == (pytest.approx(10.0), "nothing")
+
+
 def steps(loads: list[float | None], patience: Hysteresis) -> list[Step]:
     watch, taken = OperatorHistory(), []
     for x in loads:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elasticity.bottleneck import fuzzy
 from node_manager.control.looks import SlotLook, SlotRates, rates
 from node_manager.control.metering import Meter
 from node_manager.control.monitor import KEPT_LOOKS, Monitor
 from node_manager.manager import Manager
 from tests.conftest import wait_until
 from tests.node_manager.conftest import Daemon, Lane, add, put_image
+from udo_cli.commands.explain import explained
+from udo_protocol.limits import DEFAULT
 from udo_protocol.registry.wanted import WantedDeployment
 
 # One frame under way, at an instance with one core and 1 GB that has answered nothing yet.
@@ -82,6 +86,15 @@ def test_counters_that_are_published_late_do_not_make_a_slot_look_idle() -> None
 
 def test_a_frame_that_takes_longer_than_the_window_is_all_of_its_time() -> None:
     assert seen(rates([replace(look, tail=1) for look in looks(11)], 10.0)).busy == 1.0
+
+
+def test_callers_are_held_back_while_they_have_about_as_many_frames_under_way_as_they_may() -> None:
+    waiting = (8, 7, 6, 5, 0, 8, 8, 8, 8, 8, 8)
+    steady = looks(11, tail=8, emitted=8, frames=8, events_in=8, events_out=8)
+    full = [replace(look, tail=look.tail + n, most_frames=8) for look, n in zip(steady, waiting, strict=True)]
+    assert seen(rates(full, 10.0)).held == pytest.approx(0.8)
+    assert seen(rates([replace(look, most_frames=16) for look in full], 10.0)).held == 0
+    assert seen(rates([replace(look, most_frames=0) for look in full], 10.0)).held == 0, "without lanes nobody is held back"
 
 
 def test_what_was_not_measured_is_no_figure_of_zero() -> None:
@@ -171,3 +184,30 @@ def test_signals_follow_a_real_load(daemon: Daemon, lane: Callable[..., Lane]) -
     assert reply.node == "n1" and reply.cores >= 1 and reply.watched_s > reply.monitor_cpu_s > 0
     wait_until(lambda: daemon.api.signals("d").slots[0].busy < 0.05, 60, "the slot to be idle again")
     assert not daemon.api.signals("d").slots[0].missing
+
+
+@pytest.mark.long
+def test_an_operator_that_its_callers_wait_for_is_a_bottleneck_however_little_waits_in_its_queue(
+    daemon: Daemon, lane: Callable[..., Lane]
+) -> None:
+    """A window of frames of 50 ms is 0.4 s of work, and all that one task of Spark has under way."""
+    daemon.deploy(SLEEPY)
+    caller = lane()
+    for _ in range(DEFAULT.window_frames):
+        caller.send([1, 2, 3])
+    found: dict[str, Any] = {}
+
+    def out() -> bool:
+        for _ in range(20):
+            caller.receive()
+            caller.send([1, 2, 3])
+        found.update(explained(daemon.api.signals("d"), "d", fuzzy.shipped(), "shipped"))
+        return bool(found["verdict"] == "scale out")
+
+    wait_until(out, 60, "the verdict that it is to be scaled out")
+    [s] = found["slots"]
+    assert s["held"] > 0.75 and s["growth"] < 10 and s["backlog"] <= 3 * DEFAULT.window_frames
+    assert s["backlog"] / s["answers"] < 1 < 5 <= found["inputs"]["queue"]
+    for _ in range(DEFAULT.window_frames):
+        caller.receive()
+    wait_until(lambda: daemon.api.signals("d").slots[0].held == 0, 60, "it to be over")

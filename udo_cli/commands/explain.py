@@ -31,6 +31,7 @@ COLUMNS = (
     "ANSWERED/S",
     "WAITING",
     "GROWTH/S",
+    "HELD",
     "SERVICE MS",
     "RESPONSE MS",
     "LANES",
@@ -105,7 +106,7 @@ def _sample(s: pb.SlotSignals) -> SlotSample:
     from elasticity.bottleneck.signals import SlotSample
 
     # An instance never waits for room: a lane bounds its frames under way before it pushes.
-    return SlotSample(s.cpu, s.memory, s.busy, blocked=0.0, arrivals=s.arrivals, answers=s.answers, backlog=s.backlog)
+    return SlotSample(s.cpu, s.memory, s.busy, blocked=0.0, arrivals=s.arrivals, answers=s.answers, backlog=s.backlog, held=s.held)
 
 
 def _slot(s: pb.SlotSignals, own: Explanation | None) -> dict[str, Any]:
@@ -142,6 +143,7 @@ def _row(s: dict[str, Any]) -> tuple[str, ...]:
         f"{s['answers']:,.0f}",
         f"{s['backlog']:,.0f}",
         f"{s['growth']:+,.0f}",
+        f"{s['held']:.0%}",
         f"{s['service_ms']:.2f}",
         "" if s["response_ms"] is None else f"{s['response_ms']:.1f}",
         str(s["lanes"]),

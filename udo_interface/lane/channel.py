@@ -18,12 +18,13 @@ from typing import Any
 import pyarrow as pa
 
 from udo_interface.lane.columns import Picker
-from udo_interface.lane.lane import LEAST_SHARE, Collector, Sender
+from udo_interface.lane.lane import Collector, Sender
 from udo_interface.lane.opening import Opened
 from udo_interface.lane.place import LOOK_MS
 from udo_protocol import supervised
 from udo_protocol.errors import LaneExpired, PeerError, SchemaError, ServerLost, SlotBroken, UdoError, UsageError, WaitTimeout
 from udo_protocol.formats.rows import as_events
+from udo_protocol.limits import LEAST_SHARE
 from udo_protocol.queue.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]

@@ -19,6 +19,7 @@ from udo_interface.lane.place import LOOK_MS, Place, ProgressDeadline, Stamp
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import LaneExpired, OperatorError, PeerError, ProtocolError, SchemaError, Stale, UdoError, UsageError, by_code
 from udo_protocol.formats.schema import conform, misfits, schema_id, to_ipc
+from udo_protocol.limits import LEAST_SHARE
 from udo_protocol.queue import event_times, frame
 from udo_protocol.queue.answers import Answers
 from udo_protocol.queue.backoff import LinearBackoff
@@ -31,9 +32,9 @@ from udo_protocol.queue.route import Route
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
 # A slot takes frames by a newer route within about 10 ms: look after 0.2, 0.4 ... 1 ms, and push again after MOVED_LOOKS looks.
 MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
-# Lanes that share a slot each keep at most their part of the deployment's window under way, but enough frames to hide the round
-# trip. Their number is looked up this often: too often for a person to notice a lag, too rarely to cost anything beside the frames.
-LEAST_SHARE, SHARE_LOOK_S = 2, 0.25
+# How often the number of lanes that share a slot is looked up: too often for a person to notice a lag, too rarely to cost anything beside
+# the frames.
+SHARE_LOOK_S = 0.25
 # Spark itself starts a newer attempt only after an older one has failed. Any other newer attempt is a second evaluation of the call.
 TWICE = (
     ". If Spark has not tried this task again, the call is evaluated twice at once, by two branches of a plan or two threads: persist() "
@@ -74,16 +75,13 @@ class Sender:
         return self._end.route.slots[0]
 
     def share(self, window: int) -> int:
-        """How many of the `window` frames asked for may be under way: all while the lane is alone in its slot, else its fair part.
-
-        Frames are answered in order of arrival, so a small lane's frame waits for all frames that the other lanes keep under way.
-        """
+        """How many of the `window` frames asked for may be under way: all while the lane is alone in its slot, else its fair part."""
         if (now := self._clock.monotonic()) - self._counted > SHARE_LOOK_S:
             self.settle()
             self._lanes, self._counted = self._end.lanes(), now
         if self._lanes <= 1:
             return window
-        return min(window, max(LEAST_SHARE, self._end.limits.window_frames // self._lanes))
+        return min(window, self._end.limits.share(self._lanes))
 
     def open(self) -> None:
         """Register the lane and the schema of its frames."""

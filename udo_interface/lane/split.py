@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from udo_interface.lane.lane import LEAST_SHARE, Collector, Rerouted, Sender
+from udo_interface.lane.lane import Collector, Rerouted, Sender
 from udo_interface.lane.split_parts import Answered, Ends, Item, Part, Rows, chosen, together
 from udo_protocol.clock import Clock, SystemClock
 from udo_protocol.errors import ProtocolError
 from udo_protocol.formats.schema import GROUP_COLUMN
+from udo_protocol.limits import LEAST_SHARE
 from udo_protocol.queue import frame
 from udo_protocol.queue.event_times import combined
 from udo_protocol.queue.frame import Frame

@@ -642,7 +642,7 @@ class SignalsReply(_message.Message):
     def __init__(self, node: _Optional[str] = ..., node_use: _Optional[float] = ..., cores: _Optional[int] = ..., window_s: _Optional[float] = ..., watched_s: _Optional[float] = ..., monitor_cpu_s: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[SlotSignals, _Mapping]]] = ..., rules: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SlotSignals(_message.Message):
-    __slots__ = ("deployment", "slot", "missing", "cpu", "memory", "busy", "arrivals", "answers", "outputs", "backlog", "growth", "service_ms", "response_ms", "lanes", "rss_bytes")
+    __slots__ = ("deployment", "slot", "missing", "cpu", "memory", "busy", "arrivals", "answers", "outputs", "backlog", "growth", "service_ms", "response_ms", "lanes", "rss_bytes", "held")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
@@ -658,6 +658,7 @@ class SlotSignals(_message.Message):
     RESPONSE_MS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     missing: str
@@ -673,7 +674,8 @@ class SlotSignals(_message.Message):
     response_ms: float
     lanes: int
     rss_bytes: int
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., missing: _Optional[str] = ..., cpu: _Optional[float] = ..., memory: _Optional[float] = ..., busy: _Optional[float] = ..., arrivals: _Optional[float] = ..., answers: _Optional[float] = ..., outputs: _Optional[float] = ..., backlog: _Optional[float] = ..., growth: _Optional[float] = ..., service_ms: _Optional[float] = ..., response_ms: _Optional[float] = ..., lanes: _Optional[int] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
+    held: float
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., missing: _Optional[str] = ..., cpu: _Optional[float] = ..., memory: _Optional[float] = ..., busy: _Optional[float] = ..., arrivals: _Optional[float] = ..., answers: _Optional[float] = ..., outputs: _Optional[float] = ..., backlog: _Optional[float] = ..., growth: _Optional[float] = ..., service_ms: _Optional[float] = ..., response_ms: _Optional[float] = ..., lanes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., held: _Optional[float] = ...) -> None: ...
 
 class StateListRequest(_message.Message):
     __slots__ = ("deployment",)
