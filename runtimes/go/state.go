@@ -5,6 +5,7 @@ package operator
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -158,7 +159,10 @@ func unpack(data []byte, into any) error {
 	if err := look.whole(); err != nil {
 		return err
 	}
-	holdsAny(reflect.TypeOf(into)) // registers how its numbers are read
+	if into == nil {
+		return errors.New("expected a pointer to a struct or a State, got nil")
+	}
+	prepare(reflect.TypeOf(into))
 	d := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(d)
 	d.Reset(bytes.NewReader(data))
@@ -204,7 +208,7 @@ func widened(value any) any {
 
 // widenAll does so with every `any` within a value.
 func widenAll(v reflect.Value) {
-	if !holdsAny(v.Type()) {
+	if !prepare(v.Type()) {
 		return
 	}
 	switch v.Kind() {
@@ -254,8 +258,8 @@ func widenedMap(v reflect.Value) reflect.Value {
 
 var holders sync.Map // reflect.Type -> whether its values may hold an `any`
 
-// holdsAny looks through a type once, and has all numbers within its values read exactly from then on.
-func holdsAny(t reflect.Type) bool {
+// prepare looks through a type once: all numbers within its values are read exactly from then on. It returns whether these may hold an `any`.
+func prepare(t reflect.Type) (holdsAny bool) {
 	found, known := holders.Load(t)
 	if !known {
 		found = mayHold(t, map[reflect.Type]bool{})

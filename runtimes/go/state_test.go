@@ -205,6 +205,15 @@ type holding struct {
 	Number int64
 }
 
+func TestAStateIsReadIntoSomething(t *testing.T) {
+	packed, _ := pack(State{"v": 1})
+	for _, into := range []any{nil, State{}, struct{ V int64 }{}, (*struct{ V int64 })(nil)} {
+		if _, err := (&Key{state: packed, key: []byte{7}}).State(into); err == nil || !strings.Contains(err.Error(), "the state of 7 cannot be read") {
+			t.Errorf("into %#v: %v", into, err)
+		}
+	}
+}
+
 func TestEveryAnyWithinAStructIsReadAsInAState(t *testing.T) {
 	given := State{"Deep": 5, "Price": 5, "Prices": []any{200, 0.5, nil}, "More": State{"x": 7}, "By": State{"x": 60_000},
 		"Of": State{"x": []any{1}}, "Next": State{"Price": 5, "Number": 1}}
