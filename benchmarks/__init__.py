@@ -5,7 +5,7 @@ import os
 from importlib.util import find_spec
 from types import ModuleType
 
-# As for the `udo` command (udo_cli/__init__.py).
+# The same setting as for the `udo` command (udo_cli/__init__.py).
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 

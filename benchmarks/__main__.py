@@ -51,7 +51,7 @@ SUITES = {
 }
 # Suites with options of their own, listed in their module's OPTIONS.
 WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "migration", "update")
-# These try new inputs in each run, and print the seed with which a failure can be repeated.
+# These try new inputs in each run, and print the seed that repeats a failure.
 FRESH = ("fuzz_layers", "fuzz_frames")
 EXIT_INVALID = 1
 

@@ -1,6 +1,6 @@
 """Policies are plain functions found by name; a user adds one as "module:function", in a call or in a file of names.
 
-A name table maps each name to its function; `find` imports the function on request, `settings` makes the settings of one that scales.
+A name table maps each name to its function; `find` imports the function on request, `settings` makes the settings of a scaling policy.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def find(kind: str, name: str, extra: Names | None = None) -> Callable[..., Any]
 
 
 def settings(policy: Callable[..., Any], given: Mapping[str, Any] | None = None) -> Any:
-    """The settings of a policy for scaling: of the dataclass that is the type of its last parameter, with these values by name.
+    """The settings of a scaling policy: an instance of the dataclass that is the type of its last parameter, with these values by name.
 
-    A policy around another one has a field `inner`: a mapping of all that are not its own. UsageError names a setting that the policy
-    does not have, or says that it has no such parameter.
+    A policy around another one has a field `inner`: a mapping of all settings that are not its own. UsageError names a setting that the
+    policy does not have, or says that it has no such parameter.
     """
     name, last = getattr(policy, "__name__", policy), next(reversed(inspect.signature(policy).parameters), "")
     try:

@@ -119,7 +119,7 @@ class DeploymentConfig:
 
 @dataclass(frozen=True)
 class Release:
-    """What a deployment serves: a version of its operator, by its name and the digest of its image, and the configuration."""
+    """The release that a deployment serves: a version of its operator, by its name and the digest of its image, and the configuration."""
 
     version: str
     digest: str

@@ -17,8 +17,8 @@ from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.keys import INCARNATION, SlotKeys
 from udo_protocol.registry.wanted import MovedSession
 
-# What this node has of a session: all of its state; only what its store needs; old state from before its release; what an import into
-# several slots has brought so far.
+# The kinds of a session's data on this node: all of its state; only what its store needs; old state from before its release; what an
+# import into several slots has brought so far.
 HOME, STORED, FORMER, IMPORTING = "home", "stored", "former", "importing"
 # Import numbers are below this. An import's mark has its number in place of a version of the session's map.
 _NUMBERS = 1 << 62
@@ -83,7 +83,7 @@ class Homes:
             return _noted(keys, asked.session, self._claim(state, asked), HOME)
 
     def importing(self, keys: SlotKeys, asked: SessionRequest, number: int, *, registered: bool) -> list[Arg]:
-        """Return the command that stops serving the session until that of `taken`. `registered`: call `taken` first, with its errors."""
+        """Return the command that stops serving the session until that of `taken`. `registered`: first call `taken`, which may raise."""
         if registered:
             self.taken(keys, asked)
         return _noted(keys, asked.session, number, IMPORTING)
@@ -107,7 +107,7 @@ class Homes:
                     state.call(*_noted(keys, session, version, FORMER))
 
     def _claim(self, state: Connection, asked: SessionRequest) -> int:
-        """The version of the session's map by which this node may serve it, asked of the registry."""
+        """The version of the session's map by which this node may serve it, from the registry."""
         me = incarnation(state)
         if self._maps is None:
             raise Unavailable(f"{asked} is new on node {self._node}, which has no registry: start the node manager with --registry")
@@ -179,7 +179,7 @@ def import_number() -> int:
 
 
 def forgetting(keys: SlotKeys, session: str) -> list[Arg]:
-    """The command that removes what this node remembers of the session."""
+    """The command that removes this node's note about the session."""
     return ["HDEL", keys.homes, session]
 
 
@@ -188,7 +188,7 @@ def _noted(keys: SlotKeys, session: str, version: int, kind: str) -> list[Arg]:
 
 
 def _mark(state: Connection, keys: SlotKeys, session: str) -> tuple[int | None, str]:
-    """What this node remembers of the session: (version of its map, kind), or (number, IMPORTING); (None, '') if nothing."""
+    """This node's note about the session: (version of its map, kind), or (number, IMPORTING); (None, '') if nothing."""
     found = state.call("HGET", keys.homes, session)
     if found is None:
         return None, ""

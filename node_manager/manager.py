@@ -1,7 +1,7 @@
 """The node manager without its RPC services: assembles the parts, starts and stops them, and begins and ends deployments.
 
 The wanted deployments outlive every manager: one that starts adopts the instances that run, then starts the rest. It needs no registry for
-deployments that it was told of and images that it has pulled.
+deployments that it already knows and images that it has pulled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from udo_protocol.state.group_map import FIRST_VERSION
 def hold_home(settings: NodeSettings) -> int:
     """Hold the home until the returned descriptor is closed. Conflict if another node manager has it.
 
-    A manager that is made writes into its home, so one that may find another there holds it before.
+    Making a Manager writes into the home, so hold the home first where another manager may have it.
     """
     settings.prepare()
     taken = "a node manager (pid {pid}) already runs with home " + f"{settings.home}; stop it or choose another --home"
@@ -110,8 +110,8 @@ class Manager:
         self._lock_fd, self._dropping = -1, Lock()
 
     def lock_home(self, held: int | None = None) -> None:
-        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged. `held`: of
-        `hold_home`, if that came first."""
+        """Conflict if another node manager has this home; Unavailable if its format cannot be used, or a file in it is damaged. `held`: the
+        descriptor from `hold_home`, if that was called first."""
         self._lock_fd = hold_home(self.settings) if held is None else held
         home_format.convert(self.settings.home)
         self.deployments.kept()
@@ -127,7 +127,7 @@ class Manager:
             clean(state, self.copies.discard)
             self.incarnation = incarnation(state)
         adoption.adopt(self._node, self.images, self.deployments, self.scaling, self.lanes, self.mirrors)
-        with contextlib.suppress(UdoError):  # what is left then is tried again before a deployment of that name begins
+        with contextlib.suppress(UdoError):  # anything still left is dropped before a deployment of that name begins
             self._drop_left()
         self.moves.resume()
         self.scale_outs.resume()
@@ -261,7 +261,7 @@ class Manager:
             self.deployments.removed(left)
 
     def remove_former(self, name: str, operator: str, made: int | None) -> None:
-        """Undeploy a deployment of that name which is not the wanted one, but a former one whose end this node was not told of.
+        """Undeploy a deployment of that name which is not the wanted one, but a former one whose end this node has missed.
 
         `made`: the wanted one's number (None: a registry that gives no numbers). A deployment without a number counts as the wanted one.
         """

@@ -69,7 +69,7 @@ def wait(process: ProcessId, timeout_s: float) -> bool:
 
 
 def readable(fd: int, timeout_s: float) -> bool:
-    """Wait until the descriptor can be read, or is at its end; False after `timeout_s`. Unlike `select.select` for any number of it."""
+    """Wait until the descriptor can be read, or is at its end; False after `timeout_s`. For any fd number, unlike `select.select`."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

@@ -79,7 +79,7 @@ class NodeSettings:
     allow_network: tuple[str, ...] = _argument(
         (), "operators that request this endpoint may connect to it; repeatable", action="append", metavar="HOST:PORT"
     )
-    # A file of policies (elasticity/policies.py) beside those of the package; its folder is imported from.
+    # A file of policies (elasticity/policies.py) beside those of the package; modules in its folder can be imported.
     policies: Path | None = _argument(
         None,
         "TOML file of balancing policies that deployments may name: [balance] and mine = 'my_module:mine', my_module.py beside it",

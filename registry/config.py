@@ -21,16 +21,16 @@ class RegistrySettings:
     # Folder that all processes of one PostgreSQL database share: images, and the token; None: `data`.
     shared_folder: Path | None = None
 
-    # The long poll of every node and every watched update hold one thread each; idle threads cost little.
+    # Each node's long poll and each watched update hold one thread; idle threads cost little.
     threads: int = 256
     # Threads that no long poll or stream may take, so that reports and updates always get through.
     reserved_threads: int = 32
-    # A node not heard of for this long counts as away: four heartbeats.
+    # A node not heard from for this long counts as away: four heartbeats.
     node_live_s: float = 10.0
-    # A node not heard of for this long is replaced by the replicas of its slots, or given up as a replica: four of the heartbeats that
-    # nodes with replicas send. Longer than a pause of a machine short of processor time, short beside Spark's time-outs.
+    # A node not heard from for this long is replaced by the replicas of its slots, or given up as a replica: four of the heartbeats that
+    # nodes with replicas send. Longer than a pause of a machine short of processor time, short compared with Spark's time-outs.
     suspect_s: float = 2.0
-    # A node not heard of for this long is forgotten; a week outlasts a long weekend.
+    # A node not heard from for this long is forgotten; a week outlasts a long weekend.
     node_kept_s: float = 7 * 86400.0
     # Longest wait of one long poll; below the idle time-outs of usual proxies.
     poll_max_s: float = 55.0
@@ -38,7 +38,7 @@ class RegistrySettings:
     stream_beat_s: float = 10.0
     # A blob that no manifest refers to is kept this long after a push sent or saw it: no push takes longer.
     unused_kept_s: float = 86400.0
-    # An upload that broke off is kept this long after its last byte, to be resumed after a restart or a network failure.
+    # An upload that broke off is kept this long after its last byte, so that it can be resumed after a restart or a network failure.
     upload_kept_s: float = 3600.0
     # Uploads at once; a push has a few. A client that only begins uploads must not fill the disk with names.
     uploads_most: int = 1000

@@ -91,7 +91,7 @@ class RangeInvalid(errors.Unavailable):
 
 
 class PaginationInvalid(UsageError):
-    """`n` is no number."""
+    """`n` is not a number."""
 
     oci, status = "PAGINATION_NUMBER_INVALID", 400
 

@@ -36,7 +36,7 @@ _MOST_NAME = 48
 
 @dataclass(frozen=True)
 class Given:
-    """The configuration that the deployment gets beside the code."""
+    """The configuration that the deployment gets in addition to the code."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)

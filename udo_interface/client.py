@@ -64,7 +64,7 @@ class Client:
         self._channel(address).send_batch(batch)
 
     def unanswered(self, address: str | None = None) -> list[pa.RecordBatch]:
-        """The batches that were sent and not answered, oldest first: after an error, what to send again, once its cause is removed."""
+        """The batches that were sent and not answered, oldest first: send these again after an error, once its cause is removed."""
         return self._channel(address).unanswered()
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -116,7 +116,7 @@ def connect(
     https://host:port of one on another host, and `tls` the folder of this side's certificates if that is not where discovery looks.
 
     batch_events, linger_ms: Algorithm 1's batch size and flush interval. buffer_events: unsent events at which `send` blocks.
-    window: frames under way at most.
+    window: the most frames under way.
     """
     client = Client(node, ChannelSettings(batch_events, linger_ms, buffer_events, window=window), tls)
     client.request_operator(name)

@@ -92,7 +92,7 @@ def shim(runtime: Path, cache: Path) -> Path:
     )
     if not script.exists() or script.read_text() != text:
         script.parent.mkdir(parents=True, exist_ok=True)
-        draft = script.with_name(f"java.{secrets.token_hex(4)}")  # process numbers are alike in containers that share a cache
+        draft = script.with_name(f"java.{secrets.token_hex(4)}")  # containers that share a cache may have equal process ids
         draft.write_text(text)
         draft.chmod(0o755)
         draft.replace(script)

@@ -18,7 +18,7 @@ _OURS = re.compile(r"udo_protocol\.errors\.(\w+: .*?)(?=\n\s*(?:at |\tat |JVM st
 
 
 def brief(text: str) -> str | None:
-    """The operator's error within Spark's error message; None if the message holds no error of ours."""
+    """The operator's error within Spark's error message; None if the message holds none of our errors."""
     found = _OURS.findall(text)
     return found[-1].rstrip() if found else None
 

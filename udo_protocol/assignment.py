@@ -1,4 +1,4 @@
-"""What a node manager tells an instance to run: read and written here only; docs/protocol.md describes the document field by field."""
+"""The document that tells an instance what to run: read and written only here; docs/protocol.md describes it field by field."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ InstanceRole: TypeAlias = OwnerRole | StandbyRole | MirrorRole
 
 @dataclass(frozen=True)
 class InstancePlace:
-    """The slot and servers of an instance, its name and token; the paths are those that it sees itself."""
+    """The slot and servers of an instance, its name and token; the paths are as the instance sees them."""
 
     instance: str
     token: int
@@ -80,7 +80,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an instance is to run, where, and in which role. `input`, `output`: the operator's schemas. `limits`: the bounds
+    """The operator that an instance is to run, where, and in which role. `input`, `output`: the operator's schemas. `limits`: the bounds
     that the deployment overrides. `open_files`: how many it may open; 0: no bound. Holds secrets."""
 
     place: InstancePlace

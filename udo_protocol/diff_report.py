@@ -1,4 +1,4 @@
-"""What a comparison of two versions has found: as the comparing instance counts it, and as a diff reports it.
+"""The findings of a comparison of two versions: as the comparing instance counts it, and as a diff reports it.
 
 Both travel as JSON: the first in the slot's key `compared:<instance>`, the second in `DiffEvent.report_json` of the node
 manager's API.
@@ -29,7 +29,7 @@ class FrameTimes:
 
 @dataclass(kw_only=True)
 class Findings:
-    """What a comparing instance has found so far: counts of frames, or of rows if the name says so."""
+    """The findings of a comparing instance so far: counts of frames, or of rows if the name says so."""
 
     frames: int = 0  # compared
     equal: int = 0
@@ -49,9 +49,9 @@ class Findings:
     ended: bool = False
     left: str = ""  # why this instance could not continue, through no fault of the new version
     looks: int = 0  # grows while this instance makes progress
-    events: int = 0  # that the new version has got
+    events: int = 0  # received by the new version
     answered: int = 0  # frames that it has answered
-    p50_ms: float = 0.0  # that it takes for a frame
+    p50_ms: float = 0.0  # the time that it takes for a frame
     p99_ms: float = 0.0
 
     def document(self) -> dict[str, Any]:

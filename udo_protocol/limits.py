@@ -88,7 +88,7 @@ class SlotLimits:
     # Instances and embedded servers stop themselves after this long without the node manager's heartbeat. A node manager that
     # is paused for 90 s finds all of them running, and a server that hangs has been replaced long before.
     heartbeat_grace_ms: int = 120_000
-    # How often user code gets a batch again that it failed on, before the deployment's policy applies. Most failures
+    # How often user code is given a batch again after failing on it, before the deployment's policy applies. Most failures
     # recur, so the default is no retry; more than ten, with the pauses in between, would look like a hang.
     retries: int = 0
     # Dead letters kept per slot, by number and by size on the state server; above either bound the policy `fail` applies.

@@ -1,4 +1,4 @@
-"""The address on which a daemon listens. A daemon that may choose its port takes its former one again; for other hosts it needs TLS."""
+"""The address on which a daemon listens. A daemon that may choose its port reuses its former one; for other hosts it needs TLS."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Attempt:
         assert open_another is not None
 
         def used(lane: tuple[Sender, Collector]) -> tuple[Sender, Collector]:
-            if late:  # without its label, as if its frames had been under way for long: correctness must not rest on the early refusal
+            if late:  # without its label, as if its frames had long been under way: correctness must not rest on the early refusal
                 lane[0]._part = lane[0]._label = ""
             return lane
 
@@ -94,7 +94,7 @@ class Attempt:
         return sum(collector._answers.dropped for _, collector in self._lanes)
 
     def cut_short(self) -> None:
-        """End as when a limit downstream wants no more rows: without END."""
+        """End without END, as when a limit downstream wants no more rows."""
         self._answers.close()  # type: ignore[attr-defined]
         self.complete = True
 
@@ -105,7 +105,7 @@ class Attempt:
         self.die()
 
     def die(self) -> None:
-        """Close the connections without a word, as kill -9 of the worker does."""
+        """Close the connections abruptly, as kill -9 of the worker does."""
         for sender, _ in self._lanes:
             sender._end.conn.close()
         for left in (self._answers, self._opened):

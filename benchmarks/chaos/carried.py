@@ -1,4 +1,4 @@
-"""A session's state that is exported and imported again between two runs of its query, beside everything else that happens."""
+"""A session's state that is exported and imported again between two runs of its query, alongside everything else that happens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def carry(node: ChaosNode, deployment: str, session: str, last_ended: int, *, dr
     """Export the session's state, with `drop` remove it, and import it; return '' if that took place, or why not.
 
     No version may change meanwhile: a file holds state in the form of one version. Mismatch if the export is not of the epoch `last_ended`,
-    or what has been exported cannot be imported within _WITHIN_S.
+    or the export cannot be imported within _WITHIN_S.
     """
     try:
         parts = _until_done(lambda: list(node.api.export_state(deployment, session)))
@@ -33,7 +33,7 @@ def carry(node: ChaosNode, deployment: str, session: str, last_ended: int, *, dr
     if parts[0].header.last_ended != last_ended:
         raise Mismatch(f"the export is of epoch {parts[0].header.last_ended}, expected {last_ended}")
     if drop:
-        with contextlib.suppress(NotFound):  # a try that failed has dropped it
+        with contextlib.suppress(NotFound):  # an earlier try that failed has dropped it
             _until_done(lambda: node.api.drop_state(deployment, session))
     parts[0].header.replace = True
     _until_done(lambda: node.api.import_state(iter(parts)))

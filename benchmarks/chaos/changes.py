@@ -71,7 +71,7 @@ def kept_everywhere(state: Connection, queue: Connection, deployment: str, slots
 
 
 class Changeable(Protocol):
-    """A platform whose deployments can be changed. All may raise UdoError while parts of it are away."""
+    """A platform whose deployments can be changed. All methods may raise UdoError while parts of it are away."""
 
     def version(self, deployment: str) -> str:
         """Return the serving version."""

@@ -1,4 +1,4 @@
-"""Breaks the platform under running queries: a fault is drawn from the seed, runs beside the query, and is counted if it took place."""
+"""Breaks the platform under running queries: a fault is drawn from the seed, runs alongside the query, and is counted if it took place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KILL, KILL_AT, FORMER = "instance killed", "instance killed at", "former owner r
 KILL_OPERATOR = "operator's process killed"
 QUEUE, STATE, MANAGER = "queue server killed", "state server killed", "node manager killed"
 WEIGHTS = {KILL: 3.0, KILL_AT: 8.0, FORMER: 4.0, CANARY: 8.0, QUEUE: 0.6, STATE: 0.6, MANAGER: 0.4}
-# Run beside updates, canaries and one another.
+# Run alongside updates, canaries and one another.
 DIFF, RECORDING = "diff", "recording"
 # Drawn in place of a fault: an instance that lives for a second has no figures, and without figures controllers do nothing.
 NOTHING = "nothing"
@@ -37,10 +37,10 @@ WEIGHTS |= {DIFF: 4.0, RECORDING: 4.0, UPDATE: 8.0, MIGRATE: 3.0, BACK_KEPT: 4.0
 _NODE_WIDE = {QUEUE, STATE, MANAGER}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER)
 _RECOVER_S = 1.0
-# Many wait: a deployment's changes take place one at a time, and an armed order waits for its instance.
+# Many of them wait: a deployment's changes take place one at a time, and an armed order waits for its instance.
 _AT_ONCE = 16
 _CANARY_S = 3.0
-# The node manager kills a stopped former owner after 10 s: it is resumed well before.
+# The node manager kills a stopped former owner after 10 s: it is resumed well before that.
 _WHILE_STOPPED_S = 5.0
 
 
@@ -82,7 +82,7 @@ class Faults:
         self.happened: list[tuple[float, str, str, list[str]]] = []
 
     def draw(self, deployment: str, who: str, rng: random.Random) -> None:
-        """Draw a fault and run it beside the caller; none if too many are under way. Draws the same from `rng` in either case."""
+        """Draw a fault and run it in the background; none if too many are under way. Draws the same from `rng` in either case."""
         [kind] = rng.choices(list(self._weights), list(self._weights.values()))
         drawn = Drawn(
             kind,
@@ -164,7 +164,7 @@ class Faults:
 
     def _stop_change_resume(self, deployment: str, drawn: Drawn) -> tuple[list[str], str]:
         """Stop the owner at a point of its loop, change the version, and resume the former owner."""
-        # At "loaded" an instance is no owner yet, and a move would wait for a stopped instance.
+        # At "loaded" an instance is not an owner yet, and a move would wait for a stopped instance.
         point = {"loaded": "promoted", **dict.fromkeys(MOVE_POINTS, "before_checkpoint")}.get(drawn.point, drawn.point)
         with self.changes.alone(deployment) as alone:
             if not alone:

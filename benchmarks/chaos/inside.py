@@ -1,7 +1,7 @@
 """Start of an instance under chaos: it dies or stops at armed points of the runtime, and a broken build lacks one rule.
 
-Runs in place of udo_runtime/bootstrap.py, so that nothing of this is in the product. The directory `chaos` beside the
-queue server's socket says what to do: `broken` names the rule to lack, `armed.<deployment>` holds "point action".
+Runs in place of udo_runtime/bootstrap.py, so that none of this is in the product. The directory `chaos` beside the
+queue server's socket says what to do: `broken` names the rule to leave out, `armed.<deployment>` holds "point action".
 """
 
 import os
@@ -80,7 +80,7 @@ def install_move_points(directory):
 
 
 def lack_fence(directory):
-    """An instance emits and checkpoints with the present owner's token, whether or not it is its own."""
+    """An instance emits and checkpoints with the current owner's token, whether or not it is its own."""
     from dataclasses import replace
 
     from udo_runtime.drivers.keyed_owner import KeyedOwner

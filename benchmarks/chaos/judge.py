@@ -17,7 +17,7 @@ class Mismatch(Exception):
 
 
 class Stuck(Mismatch):
-    """A query did not end. No answer differs, and the machine may only be slow."""
+    """A query did not end. No answer differs, and the machine may just be slow."""
 
 
 class Chains:

@@ -18,7 +18,7 @@ LINKS = pa.schema([*ANSWERS, *(pa.field(name, pa.int64()) for name in ("before",
 State = dict[str, Any]
 # Fields of a manifest, by name.
 Fields = Mapping[str, Any]
-# The version that is only tried, never to serve: it answers otherwise.
+# The version that is only tried and never serves: its answers differ.
 OTHERWISE = "7"
 
 
@@ -27,7 +27,7 @@ class Kind:
     """An operator of benchmarks/operators in two forms of state. `plain` reads a key's state in either form.
 
     A `chained` one has commit = "frame": the oracle does not know `drawn` and `at` in its answers and its state. `otherwise`: the entry
-    of a version that reads both forms and answers each event with a row more, if there is one. `elsewhere`: by version, manifest fields
+    of a version that reads both forms and answers each event with one more row, if there is one. `elsewhere`: by version, manifest fields
     that make it run outside its engine's process; `program` is copied into the folders of those with a command.
     """
 

@@ -26,7 +26,7 @@ _CALM = 5
 @dataclass(frozen=True)
 class Until:
     """When a run ends before its last seed: after `deadline_s`, no seed is started once the number of seeds that ended and their faults
-    satisfy `shown`, which takes longer on a busy machine. mismatch: at the first one, since a broken build need be caught only once."""
+    satisfy `shown`, which takes longer on a busy machine. mismatch: at the first one, since a broken build needs to be caught only once."""
 
     deadline_s: float = float("inf")
     shown: Callable[[int, Counter[str]], bool] = lambda seeds, faults: True

@@ -22,7 +22,7 @@ _WAIT_S = 20.0
 
 
 class Movable(Protocol):
-    """A platform whose deployments have several slots. All may raise UdoError while parts of it are away."""
+    """A platform whose deployments have several slots. All methods may raise UdoError while parts of it are away."""
 
     def slots(self, deployment: str) -> list[int]:
         """Return the numbers of the slots."""

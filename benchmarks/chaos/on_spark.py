@@ -52,7 +52,7 @@ WEIGHTS |= {UPDATE: 4.0, MIGRATE: 2.0, BACK_KEPT: 3.0, BACK_DOWN: 2.0, CANARY: 8
 _OF_FRONT = {FRONT_KILLED, FRONT_UPDATED}
 _NODE_WIDE = {QUEUE, STATE, MANAGER, REGISTRY}
 _PARTS = (stops.INSTANCE, stops.QUEUE, stops.STATE, stops.MANAGER, stops.REGISTRY)
-# Enough for the faults that two queries draw in an epoch each, and canaries of the epochs before.
+# Enough for the faults that two queries draw in one epoch each, and canaries of the epochs before.
 _FAULTS_AT_ONCE = 6
 _CANARY_S = 8.0  # some epochs
 _SCALE_S, _LOOK_S = 20.0, 0.05
@@ -130,7 +130,7 @@ class _Slots:
 
 
 class PlatformFaults:
-    """Faults of the whole platform, drawn by a query and run beside it. `happened`: one line per fault, with its time and result."""
+    """Faults of the whole platform, drawn by a query and run alongside it. `happened`: one line per fault, with its time and result."""
 
     def __init__(self, p: Platform, kinds: Mapping[str, Kind], weights: Mapping[str, float], slots: int) -> None:
         versions, self._weights, self._moves = _Versions(p, kinds), weights, Moves(_Slots(p), slots)
@@ -256,7 +256,7 @@ def run(
     done: Callable[[int], None] = lambda seed: None,
     slots: int = 1,
 ) -> Outcome:
-    """Run all seeds, with `slots` slots per deployment (several: subject to moves); none starts once Spark is up for `deadline_s`."""
+    """Run all seeds, with `slots` slots per deployment (several: subject to moves); none starts once Spark has been up for `deadline_s`."""
     outcome = Outcome()
     if slots > 1:
         weights = {**weights, **MOVE_WEIGHTS}

@@ -36,13 +36,13 @@ Q = TypeVar("Q", bound=SeededQuery)
 
 @dataclass
 class Outcome:
-    """The results of a range of seeds; `reports` holds one text per mismatch."""
+    """The results of a range of seeds; `reports` holds one text per seed that failed, and per recovery or canary that did."""
 
     seeds: int = 0
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     reports: dict[int | str, str] = field(default_factory=dict)
-    # Those of them whose answers or state differ; the others met an error that nobody expected, or did not end.
+    # Those of them whose answers or state differ; the others met an unexpected error, or did not end.
     mismatched: set[int] = field(default_factory=set)
     slowest_s: float = 0.0
     # The longest time after a stop until all was well.
@@ -56,8 +56,8 @@ class Outcome:
         report: Callable[[int, Q, str], str],
         done: Callable[[int], None],
     ) -> None:
-        """Start the seeds in order, several at once. query_of: None if a seed is not to be started any more; report: of a seed, its query
-        and what went wrong; done: called with each seed that succeeded."""
+        """Start the seeds in order, several at once. query_of: None if a seed is not to be started any more; report: called with a seed,
+        its query and the error; done: called with each seed that succeeded."""
 
         def one(seed: int) -> tuple[int, Q | None, str, bool, float]:
             began, query, error, differs = time.monotonic(), query_of(seed), "", False
@@ -88,7 +88,7 @@ class Outcome:
                         self.reports[seed] = report(seed, query, error)
                     else:
                         done(seed)
-            except BaseException:  # also Ctrl-C: without this, all seeds that wait would run first
+            except BaseException:  # also Ctrl-C: without this, all waiting seeds would run first
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 

@@ -65,7 +65,7 @@ class Pair:
         self.tls = Authority.of(top / "certs").sign_host([net.address, *(host.address for host in net.hosts.values())])
 
     def begin(self) -> None:
-        """Start everything; whatever comes of it, `stop` ends what has started."""
+        """Start everything; even if that fails, `stop` ends all that has started."""
         top, net = self._top, self._net
         with (top / "log").open("ab") as log:
             command: list[str | Path] = [sys.executable, "-m", "registry", "--data", str(top / "registry"), "--listen", f"{net.address}:0"]
@@ -95,7 +95,7 @@ class Pair:
             # In a sandbox instances would have a network of their own, and outlive their host.
             command += ["--token-file", self._top / "registry" / "token", "--sandbox", "none", "--tls", self.tls.ca.parent]
             command += ["--listen", f"{host.address}:0"]
-            # As the registry in a session of its own: Ctrl-C in the terminal must not end it under queries that still run.
+            # Like the registry, in a session of its own: Ctrl-C in the terminal must not end it under queries that still run.
             self._managers[host.name] = host.popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
         def answers() -> bool:
@@ -127,7 +127,7 @@ class Pair:
             return rng.choice(sorted(self._up))
 
     def lose(self, name: str) -> bool:
-        """Beside the caller, cut a host's power and delete its disk, then start it again empty. False while a host is away already."""
+        """In the background, cut a host's power and delete its disk, then start it again empty. False while a host is already away."""
         if not self._losing.acquire(blocking=False):
             return False
         thread = Thread(target=self._lose, args=(self._net.hosts[name],), daemon=True)

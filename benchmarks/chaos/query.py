@@ -34,9 +34,9 @@ STUCK_S, QUIET_S = 120.0, 60.0
 _RESTART_S = 0.3
 # The probability of a platform fault per step of the scheduler.
 _FAULTS = 0.06
-# The greatest pause between epochs, as of a trigger, so that the platform also changes while queries are idle.
+# The greatest pause between epochs, as with a trigger, so that the platform also changes while queries are idle.
 _PAUSE_S = 0.8
-# The probability that an operator of the platform carries the state of the stopped query over a file, per epoch.
+# The probability, per epoch, that an administrator carries the state of the stopped query through a file.
 _CARRY = 0.06
 # Errors that a query must never see, whatever happens to the platform.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, TwoProducers)
@@ -69,7 +69,7 @@ def keys_of(rng: random.Random) -> list[str]:
 
 
 class Query:
-    """One seed's query against one deployment of a node. It draws `faults`, which happen beside it, and is given up after `enough`."""
+    """One seed's query against one deployment of a node. It draws `faults`, which happen alongside it, and is given up after `enough`."""
 
     def __init__(self, node: ChaosNode, deployment: str, seed: int, faults: Faults, enough: Callable[[], bool]) -> None:
         self._node, self._deployment, self._kind = node, deployment, node.deployed[deployment]
@@ -135,7 +135,7 @@ class Query:
         self._log(f"run {self._run} with {self._partitions} partitions")
 
     def _carry(self, epoch: int) -> None:
-        """Between two runs of the driver, carry the session's state over a file."""
+        """Between two runs of the driver, carry the session's state through a file."""
         drop = self._chance(0.5)
         while self._lingering:
             self._lingering.pop().die()

@@ -18,7 +18,7 @@ from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 
-# The state server may be stopped at the moment, for 90 s at most (stops.py), and killed at the end of that.
+# The state server may be stopped at the moment, for 90 s at most (stops.py), and then killed.
 _BACK_S = 150.0
 _EPOCH = dt.datetime(1970, 1, 1)
 

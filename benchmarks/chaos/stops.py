@@ -19,13 +19,13 @@ INSTANCE, QUEUE, STATE, MANAGER, REGISTRY = "instance", "queue server", "state s
 # (at least, at most, weight): most are ridden out, some outlast the time after which a server is given up.
 _LENGTHS_S = ((5, 15, 6), (15, 45, 3), (45, 90, 2))
 _TWO = 0.4
-# The promised time of recovery, and the time after which a platform counts as broken and not as slow on a busy machine.
+# The promised time of recovery, and the time after which a platform counts as broken, not just as slow on a busy machine.
 SOON_S, NEVER_S = 10.0, 90.0
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The parts that are stopped, and for how long. A `scale` below 1 goes with a platform whose own times are shorter by that factor."""
+    """The parts that are stopped, and for how long. A `scale` below 1 is for a platform whose own times are shorter by that factor."""
 
     who: tuple[str, ...]
     seconds: float

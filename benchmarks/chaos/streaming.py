@@ -51,7 +51,7 @@ class Called:
 
 
 class StreamingQuery:
-    """A query; `run` raises a Mismatch that says what differs. `fault` breaks a part of the platform beside it; `stood_still_s`: how long
+    """A query; `run` raises a Mismatch that says what differs. `fault` breaks a part of the platform meanwhile; `stood_still_s`: how long
     the platform has been stopped so far."""
 
     def __init__(

@@ -40,12 +40,12 @@ GROUPS, OVER_NODES = "key groups moved", "key groups moved between nodes"
 _LOSE, _KILL, _FAIL, _RESTART, _CUT, _MOVE, _CHANGE = 0.02, 0.1, 0.05, 0.1, 0.1, 0.3, 0.05
 # A move may wait for an instance that is being started.
 _MOVE_S = 20.0
-# Fewer frames may all be answered before a limit is noticed.
+# With fewer frames, all of them may be answered before a limit is noticed.
 _CUT_FRAMES = 3
 # Errors that a query must never see, whatever happens to the nodes.
 _ILLEGAL = (ProtocolError, SchemaError, StateLost, StateElsewhere, TwoProducers)
 _STUCK_S = 180.0
-# The pause before the next attempt while a node is away, as Spark takes to schedule one.
+# The pause before the next attempt while a node is away, like the time that Spark takes to schedule one.
 _AWAY_S = 0.1
 
 
@@ -188,7 +188,7 @@ class StoredQuery:
                 if count == dies_after:
                     self._did(KILLED, f"after {count} answers")
                     for sender, _ in lanes:
-                        sender._end.conn.close()  # without a word, as a killed worker does
+                        sender._end.conn.close()  # abruptly, as a killed worker does
                     with contextlib.suppress(PeerError):
                         answers.close()  # type: ignore[attr-defined]
                     raise _Killed

@@ -26,7 +26,7 @@ from udo_protocol.queue.connection import Connection
 
 SCHEMA = pa.schema([("id", pa.int64()), ("card", pa.int64()), ("amount", pa.float64()), ("at", pa.int64())])
 _IDLE_S = 3600.0
-# The size up to which a reply is only that to RPUSH, which comes at once; the reply to BLPOP comes with the answer.
+# Up to this size, only the reply to RPUSH has come, which comes at once; the reply to BLPOP comes with the answer.
 _PUSHED_BYTES = 8
 
 

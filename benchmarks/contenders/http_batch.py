@@ -36,7 +36,7 @@ def unpack(data: bytes) -> pa.RecordBatch:
 
 
 def wsgi(environ: WSGIEnvironment, start_response: Callable[..., Any]) -> list[bytes]:
-    """POST /<function> with an Arrow stream answers an Arrow stream."""
+    """Answer a POST of an Arrow stream to /<function> with an Arrow stream."""
     body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
     answer = pack(FUNCTIONS[environ["PATH_INFO"].lstrip("/")](unpack(body))).to_pybytes()
     start_response("200 OK", [("Content-Type", ARROW), ("Content-Length", str(len(answer)))])

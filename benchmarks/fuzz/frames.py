@@ -37,7 +37,7 @@ NOTE = struct.Struct("<q")
 
 
 class Wrong(Exception):
-    """A mutation was neither refused nor decoded rightly."""
+    """A mutation was neither refused nor decoded correctly."""
 
 
 # -- mutations ----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def mutation(seed: int, number: int) -> tuple[Sample, str, bytes, bytes]:
 
 
 def verdict(schema: bytes, data: bytes) -> str:
-    """Decode a frame, then once more with its text left to the reader; return 'refused' or 'right' of the first, and raise Wrong for
+    """Decode a frame, then once more with its text left to the reader; return 'refused' or 'right' for the first, and raise Wrong for
     anything else. A crash is seen by the parent."""
     found, without_text = _verdict(schema, data, text=True), _verdict(schema, data, text=False)
     if found == "right" and without_text == "refused":
@@ -300,7 +300,7 @@ def run(seed: int, first: int, count: int, note: Callable[[int], None]) -> Porti
     by_mutation: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0
-    for sample in samples():  # unchanged, or a decoder that refuses everything would pass
+    for sample in samples():  # unchanged: otherwise a decoder that refuses everything would pass
         carried = not any(body.not_carried(f.type) for f in pa.ipc.read_schema(pa.py_buffer(sample.schema)))
         expected = "right" if carried and sample.name not in ("lz4", "zstd") else "refused"
         if (found := verdict(sample.schema, sample.frame)) != expected:

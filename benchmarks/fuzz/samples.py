@@ -1,4 +1,4 @@
-"""Frames to mutate: one for each of Arrow's column layouts, and of some layouts one with many rows, which decoders check in another way."""
+"""Frames to mutate: one for each of Arrow's column layouts, and for some layouts one with many rows, which decoders check differently."""
 
 from __future__ import annotations
 

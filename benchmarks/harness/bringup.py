@@ -188,7 +188,7 @@ def spark_of(settings: Mapping[str, Any], name: str = "udo benchmarks", master: 
     with local.interruptible():
         spark = spark_session(name, master, **QUIET, **settings)
         try:
-            local.arm()  # PySpark has put its own handler of Ctrl-C in place of ours, which cleans up
+            local.arm()  # PySpark has put its own handler for Ctrl-C in place of ours, which cleans up
             spark.sparkContext.setLogLevel("ERROR")
             yield spark
         finally:

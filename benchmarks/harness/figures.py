@@ -69,7 +69,7 @@ def copy_all(names: Iterable[str], commit: str, document: Path = DOCUMENT) -> It
 
 
 def copy_attacks(commit: str, document: Path = SANDBOX, results: Path = record.RESULTS) -> str:
-    """Copy the results of this commit's attacks on each driver; return a line on the result. The load does not matter to them."""
+    """Copy the results of this commit's attacks on each driver; return a line on the result. The machine's load does not affect them."""
     made = [run for run in record.runs("attacks", results) if not run.get("only") and run["commit"] == commit]
     if not made:
         return f"attacks: not copied: no run of commit {commit}; python -m benchmarks attacks"

@@ -48,10 +48,10 @@ RUNS: tuple[Run, ...] = (
     ("checkpoint_allocation",),
     ("exactly_once",),
 )
-# It may be made in slices, with options that say which seeds.
+# The suite that may be run in slices, with options that say which seeds.
 SLICED = "exactly_once"
 LOOK_S, TELL_S = 5.0, 60.0
-# A run notes the load average itself, once it has started, which adds to it: up to 0.1 in the 5 s after which Linux looks.
+# A run notes the load average once it has started, and starting adds up to 0.1, as Linux updates the average only every 5 s.
 WAIT_BELOW = record.QUIET - 0.1
 
 

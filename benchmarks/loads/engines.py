@@ -2,7 +2,7 @@
 
 A slot's operator takes a fixed time per event. The client sends in order and waits once its window of frames is full, so that the busiest
 slot bounds the throughput of all. Each key k has a key group of its own, which starts on slot k mod engines. After each epoch the policy
-sees the load of the last two; the moves that it decides run beside the next epochs. Every answer is compared with a plain count.
+sees the load of the last two; the moves that it decides run during the next epochs. Every answer is compared with a plain count.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Run:
 
     def play(self, stream: Sequence[Phase]) -> Outcome:
         out = Outcome(engine_load=np.zeros(self._engines))
-        for _ in self._exchange(iter(())):  # the first epoch tells the slots of the groups, and warms up
+        for _ in self._exchange(iter(())):  # the first epoch shows which slots have the groups, and warms up
             pass
         for phase in stream:
             self._phase(phase, out)

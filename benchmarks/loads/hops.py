@@ -50,7 +50,7 @@ def filter_cpu_us(command: Sequence[str], seed: int) -> dict[str, float]:
 
 
 def _cpu_us(pid: int) -> float:
-    """The processor time so far of this process and, unless `pid` is 0, of that one and its children with all their threads."""
+    """The processor time so far of this process and, unless `pid` is 0, of process `pid` and its children with all their threads."""
     others = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] if pid else []
     return time.process_time() * 1e6 + sum(map(_of_threads, (p.pid for p in others)))
 

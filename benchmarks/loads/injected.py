@@ -23,7 +23,7 @@ from udo_interface.client import Client
 from udo_interface.lane.channel import ChannelSettings
 
 OPERATOR = "injected"
-# The node's window of rates has its minimum, 3 s; a sample is taken every half of it.
+# The node's window of rates has its minimum, 3 s; a sample is taken every half window.
 DECIDE_S, INTERVAL_S = 3.0, 1.5
 HEALTHY, BAD = 4, 12  # intervals
 QUICK_BAD = 6

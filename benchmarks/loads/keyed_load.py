@@ -34,7 +34,7 @@ def group_of(card: int) -> int:
 
 
 def rows_of_frame(rate: int) -> int:
-    """The number of rows in a timed frame; UsageError if that is no whole number, and another rate would be sent."""
+    """The number of rows in a timed frame; UsageError if that is not a whole number, since another rate would be sent."""
     frames_per_s = round(1 / FRAME_S)
     if rate < frames_per_s or rate % frames_per_s:
         raise UsageError(f"--rate: expected a multiple of {frames_per_s} events/s, got {rate}")
@@ -119,7 +119,7 @@ class KeyedLoad:
             self._due += FRAME_S
             time.sleep(max(self._due - time.perf_counter(), 0))
             yield self._batch(np.arange(self.sent, self.sent + rows), rng.choice(hot, rows))
-            self.due += [self._due] * rows  # not of the frame that is made when the epoch ends, and not sent
+            self.due += [self._due] * rows  # not for the frame that is made when the epoch ends, which is not sent
             self.sent += rows
 
     def _batch(self, ids: npt.NDArray[np.int64], cards: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -143,7 +143,7 @@ class KeyedLoad:
         return np.repeat(np.array(self.at), [b.num_rows for b in self.batches])
 
     def ends(self) -> npt.NDArray[np.int64]:
-        """Return the indexes of the last answers of the epochs, but for the last epoch."""
+        """Return the indexes of the last answers of the epochs, except the last epoch."""
         return np.flatnonzero(np.diff(np.repeat(self.epochs, [b.num_rows for b in self.batches])))
 
     def require_counts(self) -> None:

@@ -63,7 +63,7 @@ class Decider:
         return {**own, "most": most}
 
     def application(self) -> dict[str, object] | None:
-        """Return what the registry is told about the application; None if there is none."""
+        """Return the application, as the registry takes it; None if there is none."""
         return None if self.policy else {"mode": "auto", "response_ms": R_MAX_MS, "interval_s": DECIDE_S, "settings": self.settings}
 
 

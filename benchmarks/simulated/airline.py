@@ -85,7 +85,7 @@ def generate(seed: int) -> Flights:
 
 
 def group_of(keys: npt.NDArray[np.int64], groups: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the key group of each key, distributed otherwise with each seed (multiplicative hashing, the upper bits)."""
+    """Return the key group of each key, distributed differently with each seed (multiplicative hashing, the upper bits)."""
     return ((keys + seed * 40503) * 2654435761 % 2**32 >> 8) % groups
 
 

@@ -50,7 +50,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Balanced:
-    """One policy on one stream, beside static key grouping and beside what whole keys allow (`bound`, × key grouping)."""
+    """One policy on one stream, beside static key grouping and beside the limit for whole keys (`bound`, × key grouping)."""
 
     throughput_vs_kg: float
     throughput_vs_kg_skewed: float

@@ -33,7 +33,7 @@ GROUPS = (16, 32, 48)
 # A node is overloaded above 80 % of its capacity; at the week's peak (the 95th percentile of the run's last third) the cluster as a whole
 # runs at 80 % of that: it has the usual reserve, so that overload comes from placement. `PEAKS` shows the effect of less reserve.
 LIMIT, PEAK, PEAKS = 0.8, 0.8, (0.75, 0.8, 0.85, 0.9, 0.95)
-# The mean load of the sampling operator's nodes is 20 %; the stream grows by a half over the run.
+# The mean load of the sampling operator's nodes is 20 %; the stream grows by half over the run.
 SAMPLING_LOAD, GROWTH = 0.2, 1.5
 CHECKPOINT_STEPS = 3  # 30 s
 REALLOCATE_STEPS, TOLERANCE = 6, 0.05  # once a minute, φ′

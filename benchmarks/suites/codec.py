@@ -30,7 +30,7 @@ from udo_protocol.queue.keys import SlotKeys
 KEYS = SlotKeys("codec", 0)
 TOKEN, LANE, TTL_MS, BOUND = 1, "lane", 600_000, 256 << 20
 LOG, OUT, HEADS = KEYS.log, KEYS.out(LANE), ["MGET", KEYS.base, KEYS.emitted, KEYS.owner]
-# Frames of one event, of a size just sent as a separate payload, and of 10,000 rows of 32 bytes.
+# Frames of one event, of a size just large enough for a separate payload, and of 10,000 rows of 32 bytes.
 SIZES = (300, 10_000, 320_000)
 ROUNDS, QUICK_ROUNDS = 9, 3
 ROUND_S, QUICK_ROUND_S = 0.6, 0.2
@@ -41,7 +41,7 @@ Ask = Callable[[Commands], list[Any]]
 
 @dataclass(frozen=True)
 class Cost:
-    """µs a frame: on the clock, and of this process's processor time."""
+    """µs a frame: of wall-clock time, and of this process's processor time."""
 
     wall_us: float
     cpu_us: float

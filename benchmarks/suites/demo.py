@@ -15,7 +15,7 @@ from benchmarks.harness.tables import Section, count
 
 TIMEOUT_S = 240.0
 REPEATS, QUICK_REPEATS = 5, 1
-# More than a machine of two cores can answer: what it does answer is the demo's throughput.
+# More than a machine of two cores can answer: the rate of its answers is the demo's throughput.
 FULL_RATE, FULL_RATE_REPEATS = 400_000, 3
 
 
@@ -41,7 +41,7 @@ class _Report:
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians over the repeats; events that were lost and the like in all of them. `at_full_rate`: events per second when more wait."""
+    """Medians over the repeats; lost, duplicated and reordered events of all runs. `at_full_rate`: events per second when more wait."""
 
     repeats: int
     rows: int

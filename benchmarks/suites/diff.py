@@ -31,7 +31,7 @@ OPERATORS = {"costly": "costly", "light": "each"}
 BATCH = 10_000
 SETTLE_S = 0.5
 BEGIN_S, END_S = 30.0, 60.0
-# A diff that reports the same counts this often in a row, twice a second, has compared what it could.
+# A diff has compared all that it can once this many reports in a row, at two a second, have the same number of frames, seen or missed.
 STILL = 3
 
 
@@ -104,7 +104,7 @@ def flow(client: Client, tally: Tally, sent: int, seconds: float) -> tuple[int, 
 
 @contextmanager
 def diff(p: Platform, operator: str, reports: list[Report]) -> Iterator[None]:
-    """Diff with version 2 inside the block; append to `reports` its report after the frames that wait were compared. Wait for its end."""
+    """Diff with version 2 inside the block; append to `reports` its report once the waiting frames have been compared. Wait for its end."""
     said: list[str] = []
     failed: list[Exception] = []
     ending = threading.Event()
@@ -135,12 +135,12 @@ def diff(p: Platform, operator: str, reports: list[Report]) -> Iterator[None]:
     if report.different:
         raise InvalidRun(f"the same code was found different: {said[-1]}")
     reports.append(report)
-    # Without this the next round, without a diff, would begin beside its instance.
+    # Without this the next round, without a diff, would begin while its instance still runs.
     wait_until(lambda: not any(s.diff for s in p.node().status().slots), END_S, "the end of the diff")
 
 
 def _still(said: list[str]) -> bool:
-    """Whether the last reports have the same counts."""
+    """Whether the last reports count the same number of frames, seen or missed."""
     last = [record.decode(Report, json.loads(text)) for text in said[-STILL:]]
     return len(last) == STILL and len({r.seen + r.missed for r in last}) == 1
 
@@ -173,7 +173,7 @@ def _operator(p: Platform, operator: str, rounds: int, seconds: float) -> OfOper
                 sent, rate = flow(client, tally, sent, seconds)
             during.append(rate)
             diffed += sent - before
-    # Of all frames sent: reports do not count what waits, or was dropped at the end. Each batch is a frame.
+    # The share of all frames sent: reports do not count frames that wait or were dropped at the end. Each batch is a frame.
     compared = sum(r.frames for r in reports) * BATCH / max(diffed, 1)
     return OfOperator(
         events_per_s=Rates(round(statistics.median(without[1:])), round(statistics.median(during[1:]))),

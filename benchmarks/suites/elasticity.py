@@ -67,7 +67,7 @@ OPTIONS = [
 
 @dataclass(frozen=True)
 class SimulatedDay(chain.DayFigures):
-    """A simulated day; `settling_steps`: of a sudden rise of the load."""
+    """A simulated day; `settling_steps`: after a sudden rise of the load."""
 
     settling_steps: float
 

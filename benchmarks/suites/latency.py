@@ -84,7 +84,7 @@ TEXTS = {"rates": "UDO", "bare_redis": "two bare lists", "bare_redis_py": "two b
 
 
 def first_answer_ms(client: Client, arrivals: Arrivals) -> float:
-    """Send one event before the load and wait for its answer: what starts late, like an echo that still imports, shows here only."""
+    """Send one event before the load and wait for its answer: a late start, like that of an echo still importing, shows only here."""
     asked = time.perf_counter()
     client.send(event(0))
     client.flush(DRAIN_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """The fixed cost of a micro-batch: one query without operators and with two chained ones, on either path.
 
-Each query reads parquet files of ROWS rows, one per micro-batch, and writes parquet with a checkpoint on the same disk, as the main job.
+Each query reads parquet files of ROWS rows, one per micro-batch, and writes parquet with a checkpoint on the same disk, like the main job.
 The ways take turns, one query each per round; the first micro-batches of a query, in which Spark compiles its plan, are not counted.
 The alternative to compare with is a query in which Spark's `mapInArrow` calls two functions that do nothing.
 """

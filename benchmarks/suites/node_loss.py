@@ -137,7 +137,7 @@ class Loss:
 
 
 def run(*, quick: bool, driver: str, seed: int) -> Figures:
-    """Run the whole suite; each time the node of another slot is lost. UsageError with another driver than that of its nodes."""
+    """Run the whole suite; each time the node of another slot is lost. UsageError with a driver other than that of its nodes."""
     if driver != "process":
         raise UsageError(f"--driver {driver}: the nodes of this benchmark run their instances as processes")
     times = 1 if quick else 10

@@ -1,7 +1,7 @@
 """The latency of an event in Spark's real-time mode: without an operator, through one, and through a function in `mapInArrow`.
 
 Events come one by one, open loop, from a source in the driver's memory; an event's latency is measured from when it was due until Spark
-has its answer, by the same clock. What the operator's row has more than the first is what the operator adds. The ways take turns, one
+has its answer, by the same clock. The operator adds the difference between its row and the first one. The ways take turns, one
 query each per round and rate; every query answers some events before those that count, and all within one batch of the mode.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.harness.bringup import Platform
 
 Call = Callable[["DataFrame"], "DataFrame"]
-# Real-time mode takes other plan nodes than Spark's own ones with the allow list off only. The rest is for `mapInArrow`, which would hand
+# Real-time mode takes plan nodes other than Spark's own only with the allow list off. The rest is for `mapInArrow`, which would hand
 # out its answers when the batch ends.
 SETTINGS = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
@@ -56,7 +56,7 @@ FULL, QUICK = Scale((10, 400), 5.0, 7), Scale((100,), 2.0, 1)
 
 @dataclass(frozen=True)
 class Way:
-    """The latencies of one way at one rate, medians of the rounds' own."""
+    """The latencies of one way at one rate, medians over the rounds."""
 
     way: str
     rate: int
@@ -92,7 +92,7 @@ class Source:
         self.sent += 1
 
     def flush(self, timeout_s: float) -> None:
-        """Return at once: the query's sink tells what was answered."""
+        """Return at once: the query's sink shows the answers."""
 
 
 class Answers:

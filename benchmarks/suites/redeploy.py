@@ -40,14 +40,14 @@ Summed = tuple[int, ...]
 
 
 def summed(ids: Sequence[int]) -> Summed:
-    """Return the least and the greatest of ids, their number, their sum, and that of their squares: no one or two of so many ids can be
-    lost and others doubled without a change."""
+    """Return the least and the greatest of ids, their number, their sum, and that of their squares: if one or two of so many ids are
+    lost and others doubled, these always change."""
     return min(ids), max(ids), len(ids), sum(ids), sum(i * i for i in ids)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A completed micro-batch: its epoch, its time (perf_counter), its ids as `summed` tells them, and the versions that answered."""
+    """A completed micro-batch: its epoch, its time (perf_counter), its ids as `summed` returns them, and the versions that answered."""
 
     epoch: int
     at: float
@@ -65,7 +65,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to bring a new version; `usual_ms`: the median time between two micro-batches."""
+    """One way to deploy a new version; `usual_ms`: the median time between two micro-batches."""
 
     gap_ms: Gap
     usual_ms: float

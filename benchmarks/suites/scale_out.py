@@ -1,6 +1,6 @@
 """Scaling out a stateful operator under load (paper 3): by active backup and by checkpoint, compared with stop-and-restart.
 
-A pattern count whose operator takes a fixed time per event (it sleeps, so that a second slot helps whatever the machine has) gets an open
+A pattern count whose operator takes a fixed time per event (it sleeps, so that a second slot helps on any machine) gets an open
 loop of events whose rate doubles. Every quarter of a second the package's fuzzy detection evaluates the last second of the stream, with
 thresholds below saturation: the shipped ones wait until work queues. At δ2′ the scale-out is prepared, at δ2 taken over. Stop-and-restart
 writes a full savepoint each second; at δ2 the query is stopped, the deployment removed and deployed again from a last savepoint with two

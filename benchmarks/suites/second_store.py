@@ -41,7 +41,7 @@ FULL, QUICK = Scale((5_000, 200_000), 20_000, 21, 6), Scale((5_000, 50_000), 5_0
 
 @dataclass(frozen=True)
 class MedianOf:
-    """The median ms of so many micro-batches."""
+    """The median ms of this many micro-batches."""
 
     ms: float
     batches: int

@@ -96,7 +96,7 @@ class Restored:
 @dataclass(frozen=True, kw_only=True)
 class OfScale:
     """One scale. `rates`: of each counted micro-batch; a ratio is absent if one of its two was not measured. `instance_us`: processor time
-    that the operator's instance takes per event, whatever path its events come by."""
+    that the operator's instance takes per event, whichever path its events take."""
 
     events_per_s: dict[str, int]
     udo_vs_stateless: float

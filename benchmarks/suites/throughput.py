@@ -269,7 +269,7 @@ def written_s(df: DataFrame) -> float:
 
 
 def measure_wide(spark: SparkSession, ways: dict[str, Call], rows: int, rounds: int, seed: int) -> dict[str, list[float]]:
-    """Measure the events per second of `forward` on events of WIDE columns, after one more round, which is dropped; before, compare the
+    """Measure the events per second of `forward` on events of WIDE columns, after one more round, which is dropped; first, compare the
     contenders' outputs row by row."""
     few = events(spark, CHECKED_ROWS, seed)
     require_equal({name: _few_of(wide(few), ways, name).toArrow() for name in WIDE_CONTENDERS}, few.toArrow())

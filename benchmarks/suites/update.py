@@ -57,7 +57,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Switches:
-    """Figures in ms of each update, as the client saw it; of `epoch_end_pause_ms`, of each epoch's end without an update near."""
+    """Figures in ms of each update, as the client saw it; `epoch_end_pause_ms`: of each epoch's end without an update near it."""
 
     request_to_answer_ms: list[float] = field(default_factory=list)
     gap_ms: list[float] = field(default_factory=list)

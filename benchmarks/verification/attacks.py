@@ -85,10 +85,10 @@ WORDS = {
     "exhaust_disk": "fill the disk, by files and by its log",
     "flushall": "`FLUSHALL` on the queue server",
 }
-# Attacks on the operator's own slot, which it may write. They are judged outside: others must not notice, and the slot must recover.
+# Attacks on the operator's own slot, which it may write to. They are judged outside: others must not notice, and the slot must recover.
 OWN_KEYS = ("garbage_counters", "wrong_types", "counter_overflow", "delete_log")
 _MENDED_S = 60.0
-# The capability of attacks by a pushed version: no driver is asked.
+# The capability of attacks by a pushed version: no driver is involved.
 ALWAYS = "always"
 NAMES = (*ATTACKS, *pushed.WORDS)
 STATES = ("blocked", "not_isolated", "succeeded")
@@ -120,7 +120,7 @@ OPTIONS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The attacks by result; `achieved`: in words, what those did that were not blocked; `only`: those chosen, empty for all."""
+    """The attacks by result; `achieved`: in words, the effects of those not blocked; `only`: those chosen, empty for all."""
 
     driver: str
     isolation: str | None = None
@@ -323,7 +323,7 @@ def _blinded(s: Scene) -> str:
             client.send(event)
             client.flush(_MENDED_S)
             return True
-        return False  # its log has just been begun anew
+        return False  # its log has just been started anew
 
     try:
         wait_until(lambda: answers(OPERATOR, {"attack": "nothing", "arguments": "{}"}), _MENDED_S, f"{OPERATOR} to answer")
@@ -354,7 +354,7 @@ def run(*, quick: bool, driver: str, seed: int, sandbox: str = "auto", isolation
         for attack in (a for a in tried if a in ATTACKS):
             say(attack)
             outcomes[attack] = carry_out(s, attack)
-    outside = (*pushed.WORDS, *(a for a, by in ATTACKS.items() if by == CALLER))  # no driver is asked
+    outside = (*pushed.WORDS, *(a for a, by in ATTACKS.items() if by == CALLER))  # no driver is involved
     states = {a: _state(achieved, a in outside or capabilities.get(ATTACKS[a], False)) for a, achieved in outcomes.items()}
     found = {state: [a for a in tried if states[a] == state] for state in STATES}
     if found["succeeded"]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.chaos.outcome import Outcome
 
 SEEDS, SPARK_SEEDS, TWO_NODES_SEEDS = 400, 100, 200
-# No more than run at once, so that a quick run lasts as long as the slowest seed of each part.
+# No more seeds than run at once, so that a quick run lasts as long as the slowest seed of each part.
 QUICK_SEEDS, QUICK_SPARK_SEEDS, QUICK_TWO_NODES_SEEDS = 6, 1, 3
 # A broken build that passes this many seeds will not be caught.
 BROKEN_SEEDS = 200

@@ -11,7 +11,7 @@ from elasticity.allocation.values import require_nodes
 
 
 def allocate_random(owner: Ints, nodes: int, rng: np.random.Generator, *, copies: int = 1) -> Ints:
-    """Place each checkpoint on a random node but its group's own, no two of a group on the same node."""
+    """Place each checkpoint on a random node other than its group's own, no two of a group on the same node."""
     return _deal(owner, nodes, rng, copies, math.inf)
 
 

@@ -16,7 +16,7 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of one move. The defaults are of the order of a local network and of serialising state at 100 MB/s."""
+    """The costs of one move. The defaults are about those of a local network, and of serialising state at 100 MB/s."""
 
     message_ms: float = 1.0  # from sending a control message to its effect
     state_ms_per_mb: float = 10.0  # to serialise, send and read state

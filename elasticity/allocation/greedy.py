@@ -64,7 +64,7 @@ def allocate(values: Floats, load: Floats, *, copies: int = 1, fairness: float =
 def _next_best(row: Floats, fair: Flags, refused: float) -> tuple[float, float]:
     """The next value above the refused one, and the gap after it, by which the checkpoint is ranked again.
 
-    Values of full nodes are skipped (a full node stays full). Trying them one by one, the checkpoint would have waited for its turn
+    Values of full nodes are skipped (a full node stays full). If they were tried one by one, the checkpoint would wait for its turn
     at each of them: its rank is the smallest gap on the way.
     """
     higher = row > refused

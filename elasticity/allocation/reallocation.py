@@ -1,4 +1,4 @@
-"""Bring a placement that has aged back to within φ′ of a fresh one, by as few moves of checkpoints as possible."""
+"""Bring an aged placement back to within φ′ of a fresh one, by as few moves of checkpoints as possible."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Refine the greedy allocation by moves and swaps of checkpoints while one lowers the score. Not part of the paper.
 
-Under a fairness limit the greedy allocation leaves a few percent of the possible gain, refining leaves next to nothing. A pass looks
+Under a fairness limit the greedy allocation leaves a few percent of the possible gain; refining leaves next to nothing. A pass looks
 at every pair of checkpoints: it suits some thousands of them, not a hundred thousand.
 """
 

@@ -12,7 +12,7 @@ from udo_protocol.errors import UsageError
 
 # A standard deviation below this share of the mean is a rounding error of 32-bit samples: the load is constant.
 _CONSTANT = 1e-5
-# Standard errors (1/√samples) from zero that make a correlation significant: chance gets there once in 370 times.
+# Standard errors (1/√samples) from zero that make a correlation significant: chance alone reaches it once in 370 times.
 _NOISE = 3.0
 # Rows computed at a time, so that the result is the only large array: 4 MB at 1,000 nodes.
 _BLOCK_ROWS = 1_024

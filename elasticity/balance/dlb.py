@@ -35,7 +35,7 @@ def dlb_l(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
 
 
 def rebalance(view: LoadView, limits: BalanceLimits, order: Order, to_peak: bool = True) -> tuple[Ints, Goal]:
-    """Run algorithm 1: the keys_map that it ends with, and the goal it aimed for.
+    """Run algorithm 1; returns the keys_map that it ends with, and the goal it aimed for.
 
     Ties between engines go to the lower number, for most and for least loaded; equally loaded keys are ordered by number. Ours, and
     left out with `slack=None`: engines are ranked by their load above the best they can have (their hottest key, or `even_load`),

@@ -1,7 +1,7 @@
 """DLB-S: DLB-H, then swaps, and a search if the keys are few, once no single move helps (ours; the paper stops at DLB-H).
 
 A swap of loads w1 > w2 between engines that differ by `gap` acts like the move of one key of load w1 - w2. All pairs of engines
-are searched, since with few, heavy keys the way to the best assignment seldom leads over the least loaded engine.
+are searched, since with few, heavy keys the way to the best assignment seldom leads through the least loaded engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from elasticity.balance.dlb import dlb_h
 from elasticity.balance.search import assign
 from elasticity.balance.view import BalanceDecision, BalanceLimits, Goal, Ints, Loads, LoadView, decided, eng_load, goal, imb_score
 
-# Bounds on the work of a decision: with more keys under load than SWAPPED_KEYS single moves are fine enough; only the PAIRED_ENGINES
+# Bounds on the work of a decision: with more keys under load than SWAPPED_KEYS, single moves are fine enough; only the PAIRED_ENGINES
 # most and least loaded engines are paired; and later swaps are worth little.
 SWAPPED_KEYS, PAIRED_ENGINES, MOST_SWAPS = 10_000, 16, 50
 # Swaps can be stuck far from the best with at most this many keys under load; with more they hardly ever are.

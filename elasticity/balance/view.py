@@ -55,7 +55,7 @@ class LoadView:
 class BalanceLimits:
     """Conditions for balancing, and its goals.
 
-    theta_percent: an imbScore above it is balanced, down to it. slack (ours; None: as in the paper, θ alone): once balancing,
+    theta_percent: an imbScore above it is brought down to it. slack (ours; None: as in the paper, θ alone): once balancing,
     relieve the busiest engine, whose load bounds throughput, until it is within this share of the least possible, and begin when
     it is START_SLACKS times as far away; where no assignment reaches θ, the same holds for imbScore. max_moves: per decision; the
     next one continues. events_per_byte: a key moves only if its load exceeds this times its bytes of state.

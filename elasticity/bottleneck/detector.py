@@ -13,7 +13,7 @@ Step = Literal["none", "prepare", "take_over", "stop_prepared", "scale_in"]
 @dataclass(frozen=True)
 class Hysteresis:
     """Hysteresis, in intervals. confirm: in a row above a threshold before a step up; calm: below δ1 before a step down; settle: after a
-    step, while another step up needs twice `confirm` and none goes down. band: O(x) below δ2′ by more than this stops prepared slots."""
+    step, another one up needs twice `confirm` and nothing is scaled in. band: O(x) below δ2′ by more than this stops prepared slots."""
 
     confirm: int = 2
     calm: int = 30

@@ -17,7 +17,7 @@ class SlotSample:
 
     cpu, memory: shares of its limits. busy: share of the time in the operator, calls to others included. blocked: share of the
     time in which its answers had no room downstream. arrivals, answers: events/s. backlog: events waiting at the end. held: share of
-    the time in which callers had as much under way as they may, and waited for answers before they sent more.
+    the time in which callers had as much under way as allowed, and waited for answers before they sent more.
     """
 
     cpu: float
@@ -48,8 +48,8 @@ def inputs(slots: Sequence[SlotSample]) -> dict[str, float] | None:
 def _work_s(slot: SlotSample) -> float:
     """Seconds of work expected to wait HORIZON_S from now, at the rate of answers per second of busy time.
 
-    A queue whose callers are held back grows no more, and what waits in them is not known: it counts as HORIZON_S of work if they always
-    are, and as nothing if they are not for half of the time, in which the queue was worked off.
+    A queue whose callers are held back no longer grows, and the work that waits in them is not known: it counts as HORIZON_S of work if
+    they are held back all the time, and as nothing if they are free for half of the time, in which the queue was worked off.
     """
     per_s = slot.answers / slot.busy if slot.busy > 0 else slot.answers
     waiting = max(slot.backlog + (slot.arrivals - slot.answers) * HORIZON_S, 0.0)

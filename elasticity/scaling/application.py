@@ -17,7 +17,7 @@ INTERVAL_S = 30.0
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposal of a deployment's Operator Manager on a node; number: its decision there, before: replicas it has there now."""
+    """A proposal of a deployment's Operator Manager on a node; number: of its decision there; before: replicas there now."""
 
     node: str
     number: int
@@ -78,7 +78,7 @@ class SlaSettings(edf.TokenSettings):
 def sla(sample: ApplicationSample, memory: Bucket | None, settings: SlaSettings) -> tuple[ApplicationDecision, Bucket]:
     """Grant by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within the SLA's.
 
-    Nothing is granted while a deployment has no figures: missing figures are no good response time.
+    Nothing is granted while a deployment has no figures: missing figures do not count as a good response time.
     """
     bucket = memory or Bucket()
     down_ms = min(sum(part.down_ms for part in sample.chain), 1000 * _passed_s(bucket, sample.at_s))

@@ -12,7 +12,7 @@ from elasticity.scaling.modes import ADVISE, MODES, OFF, Elasticity
 from udo_protocol.errors import UsageError
 
 MOST_DEPLOYMENTS = 64
-# The settings that an application may change, beside its SLA: of its manager, and of the Operator Managers on its nodes.
+# The settings that an application may change, besides its SLA: of its manager, and of the Operator Managers on its nodes.
 MANAGER_SETTINGS = ("beta", "token_s", "capacity", "idle_token_s")
 NODE_SETTINGS = ("u_max", "s_out", "c", "calm_s", "reverse_s")
 
@@ -66,7 +66,7 @@ class ApplicationWish:
         return {"response_ms": self.response_ms, "downtime_percent": self.downtime_percent, **own}
 
     def handed_out(self, name: str) -> dict[str, Any]:
-        """The part of it that nodes receive with each of its deployments."""
+        """The part of the configuration that nodes receive with each of its deployments."""
         own = {name: self.settings[name] for name in NODE_SETTINGS if name in self.settings}
         return {"name": name, "mode": self.mode, "settings": own}
 

@@ -2,7 +2,7 @@
 
 Paper 2's policies look at one window. This module adds the guards that a live system needs: nothing moves unless a replica has enough
 to do and an imbalance lasts; a group that moved stays for a while; and no move may worsen the balance over the longer past: a load that
-swings to and fro within it is not followed.
+swings back and forth within it is not followed.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Ds2Memory:
 
 @dataclass(frozen=True)
 class Ds2Settings:
-    """FLIP-271's defaults: replicas are to be busy for target_use of the time, and only a use outside least_use to most_use changes their
-    number. catch_up_s: the time within which a backlog is to be gone. calm_s: see edf.GuardedSettings."""
+    """FLIP-271's defaults: replicas are to be busy for target_use of the time, and only a use below least_use or above most_use changes
+    their number. catch_up_s: the time within which a backlog is to be gone. calm_s: see edf.GuardedSettings."""
 
     target_use: float = 0.6
     most_use: float = 0.8

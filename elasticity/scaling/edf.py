@@ -82,7 +82,7 @@ class OperatorManagerSettings:
 
 @dataclass(frozen=True)
 class GuardedSettings(OperatorManagerSettings):
-    """calm_s (ours): an operator shrinks only once its replicas were not needed for this long, else it follows every trough of the load."""
+    """calm_s (ours): an operator shrinks only if its replicas were not needed for this long, else it follows every trough of the load."""
 
     calm_s: float = 600.0
 
@@ -128,7 +128,7 @@ def edf(sample: Sample, memory: EdfMemory | None, rng: random.Random, settings: 
 def guarded(
     sample: Sample, operator: OperatorSample, rng: random.Random, calm: guards.Calm, settings: GuardedSettings
 ) -> tuple[list[Plan], list[tuple[Plan, str]], guards.Calm]:
-    """Proposals of an operator's manager that the guards let pass; those they do not, with the reason; and the calm afterwards."""
+    """Proposals of an operator's manager that the guards let pass; those that they stop, with the reason; and the calm afterwards."""
     wanted, now, s_out = operator_manager(sample, operator, rng, settings), len(operator.replicas), settings.s_out
     shrink = next((p for p in wanted if p.kind == "scale_in" and not guards.against_scale_in(operator, p.replicas, s_out)), None)
     calm, allowed = calm.shrink(operator.name, shrink.replicas if shrink else now, now, sample.at_s, settings.calm_s)

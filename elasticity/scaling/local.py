@@ -1,6 +1,6 @@
 """Scaling of a deployment by one node alone: a scaling policy by name, within bounds, with tokens, and without quick reversals.
 
-Whatever the policy inside proposes, even one without guards of its own, the number of replicas changes its direction at most once in
+Whatever the inner policy proposes, even if it has no guards of its own, the number of replicas changes its direction at most once in
 reverse_s, and a token bucket bounds the steps (paper 5, section 3.2). Only the bounds themselves are enforced at once. A keyed operator
 is balanced before it scales out, and scales out if that was not enough (paper 2, section 5). Its scale-out is prepared beforehand, if
 the policy says so (scale_out.py).
@@ -22,13 +22,13 @@ from elasticity.scaling.model import Kind, OperatorSample, Plan, Sample, Scaling
 from elasticity.scaling.scale_out import PreparedMemory
 
 POLICY = "fuzzy"
-# If other replicas are used above this, scaling out helps even beside a hot key group.
+# If other replicas are used above this, scaling out helps even if there is a hot key group.
 MOST_USE = 0.8
 
 
 @dataclass(frozen=True)
 class LocalMemory:
-    """The state of the policy inside, the bucket, each operator's last change of its number of replicas (kind and when), balancing, and
+    """The state of the inner policy, the bucket, each operator's last change of its number of replicas (kind and when), balancing, and
     prepared scale-outs."""
 
     inner: Any = None
@@ -41,7 +41,7 @@ class LocalMemory:
 
 @dataclass(frozen=True)
 class LocalSettings(BalanceSettings):
-    """`policy` decides, by the settings `inner`: all those that are not among the following. least, most: replicas."""
+    """`policy` decides, with the settings `inner`: all those that are not among the following. least, most: replicas."""
 
     policy: str = POLICY
     inner: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class LocalSettings(BalanceSettings):
 
 
 def local(sample: Sample, memory: LocalMemory | None, rng: random.Random, settings: LocalSettings) -> tuple[ScalingDecision, LocalMemory]:
-    """The decision of the policy inside, limited by least, most, the tokens and reverse_s."""
+    """The decision of the inner policy, limited by least, most, the tokens and reverse_s."""
     memory, least, most, reverse_s = memory or LocalMemory(), settings.least, settings.most, settings.reverse_s
     policy = policies.find("scaling", settings.policy)
     decided, inner = policy(sample, memory.inner, rng, policies.settings(policy, settings.inner))
@@ -139,7 +139,7 @@ def _soon(operator: OperatorSample) -> str:
 
 
 def _at_work(operator: OperatorSample) -> bool:
-    """Whether events came, waited or were answered, or that is unknown; False without replicas: a frame wakes the operator."""
+    """Whether events came, waited or were answered, or this is unknown; False without replicas: a frame wakes the operator."""
     return any(not r.measured or r.arrivals or r.answers or r.backlog for r in operator.replicas)
 
 

@@ -64,7 +64,7 @@ def managed(
             granted.append(needed)
             continue
         wanted, refused, after = edf.guarded(sample, o, rng, calm, settings)
-        if not any(p.kind == "scale_in" for p in wanted):  # a proposed scale-in stays calm until it is granted
+        if not any(p.kind == "scale_in" for p in wanted):  # until a proposed scale-in is granted, the calm stays as it is
             calm = after
         declined += refused
         judged = [(_gain(sample, o, p, settings), _against(p, now, settings) or local.in_vain(p, o, found)) for p in wanted]

@@ -22,7 +22,7 @@ class Replica:
 
     use: share of the interval in which it worked (S_α). blocked: share in which its answers had no room. arrivals, answers,
     outputs: events/s that came, were answered, and were passed on. backlog: events that wait at the end. held: share in which callers
-    had as much under way as they may, so that more may wait in them.
+    had as much under way as allowed, so that more may wait in them.
     """
 
     name: str

@@ -64,7 +64,7 @@ class Elasticity:
 
     @classmethod
     def stored(cls, data: Mapping[str, Any] | None) -> Elasticity:
-        """What has been parsed before, to be shown. It is not checked again: a later release may have become stricter."""
+        """Settings that were parsed before, to be shown. They are not checked again: a later release may have become stricter."""
         return cls(**(data or {}))
 
     def _check_settings(self) -> None:

@@ -2,7 +2,7 @@
 
 At each sample a policy names the operators for which a secondary execution is to run (`ScalingDecision.prepared`): from δ2′ on. These
 and the present preparations determine the steps prepare and stand_down; a step scale_out takes over. A preparation is kept for hold_s
-after it was last wanted, and changed at most once in hold_s, so that a load around δ2′ makes nothing flap.
+after it was last wanted, and changed at most once in hold_s, so that a load around δ2′ causes no flapping.
 """
 
 from __future__ import annotations

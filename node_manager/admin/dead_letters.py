@@ -63,7 +63,7 @@ class DeadLetters:
                     except SlotBroken as e:
                         if deployment:
                             raise
-                        # In a list of all deployments the broken slot hides no others.
+                        # In a list of all deployments a broken slot does not hide the others.
                         yield FoundLetter("", slot.keys, slot.keys.dead, "", False, unfinished, 0, "", Letter.unreadable(e))
 
     def drop(self, deployment: str, ids: Sequence[str], *, everything: bool = False, unfinished: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""The log of a deployment: the output of its former instances, then that of the living one as it comes."""
+"""The log of a deployment: the output of its former instances, then that of the running one as it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from udo_protocol import supervised
 
 # A follower looks for a new instance this often.
 _NEXT_S = 0.25
-# Lines that wait for a reader that is slower than the operator writes: the rest stays in the log files.
+# Lines that wait for a slow reader: the rest stays in the log files.
 _WAITING = 1000
 
 

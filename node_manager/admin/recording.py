@@ -1,7 +1,7 @@
 """Records the input of a deployment, frame by frame as it is answered, for `udo record`. Reads only; serving never waits for it.
 
-A leased pin holds the log in front of the recorder's cursor. A consumer that takes the parts too slowly loses the pin, by its lease or
-because the log fills: the log is then trimmed past the cursor, and the recording names the missing frames.
+A leased pin holds the log in front of the recorder's cursor. A consumer that takes the parts too slowly loses the pin, because its
+lease ends or the log fills: the log is then trimmed past the cursor, and the recording names the missing frames.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LEASE_MS = 2_000
 # How often the log is polled while there are no frames, and how often the receiver is told so.
 _LOOK_S = 0.02
 _TICK_S = 1.0
-# A token that never owns: the reader sees answered frames only.
+# A token that never owns a slot: the reader sees answered frames only.
 _NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
 class RecordingBegin:
-    """The recorded slot and version, and what an instance that starts at `first_seq` finds beside the sessions."""
+    """The recorded slot and version, and the data beside the sessions that an instance starting at `first_seq` finds."""
 
     slot: Slot
     manifest: Manifest
@@ -146,7 +146,7 @@ class _Recorder:
     def __init__(self, slot_: Slot, state: Connection, queue: Connection, for_s: float, frames: int, stop: Event) -> None:
         self._slot, self._state, self._queue = slot_, state, queue
         self._for_s, self._most, self._stop = for_s, frames, stop
-        self._name = f"record-{secrets.token_hex(4)}"  # of its pin on the log and of its savepoint
+        self._name = f"record-{secrets.token_hex(4)}"  # names its pin on the log and its savepoint
         self.reader = SlotReader(queue, slot_.keys, self._name, _NO_TOKEN)
         assert slot_.wanted is not None
         self._wanted = slot_.wanted

@@ -34,7 +34,7 @@ from udo_protocol.state.session_record import SessionRecord
 
 # Run numbers of a dropped session are kept this long, so that a late task of an old run is not taken for a new one.
 _FORGET_RUNS_MS = 3_600_000
-# For a change, on top of the loading of the operator by a fresh instance (limits.open_timeout_s).
+# Time for a change, on top of the time in which a fresh instance loads the operator (limits.open_timeout_s).
 _CHANGE_MARGIN_S = 30.0
 Writes = list[list[Arg]]
 
@@ -85,7 +85,7 @@ class States:
 
     def _listed(self, state: Connection, slot: Slot, alone: bool) -> list[tuple[str, SessionRecord, str]]:
         """(name, record, "") of a slot's sessions, by name. In a list of all deployments an unreadable slot is one entry that says why, and
-        hides no others."""
+        does not hide the others."""
         try:
             return [(name, record, "") for name, record in sorted(session_record.read(state, slot.keys).items())]
         except SlotBroken as e:
@@ -95,8 +95,8 @@ class States:
 
     @contextlib.contextmanager
     def pinned(self, name: str, session: str) -> Iterator[tuple[Info, Manifest, list[str], Iterator[tuple[int, StoredGroup]]]]:
-        """Yield the session as the newest checkpoints of this node's slots leave it at one moment, however long it is read: info, manifest,
-        what the checkpoints cover, and groups.
+        """Yield the session as the newest checkpoints of this node's slots leave it at one moment, however long reading takes: info,
+        manifest, what the checkpoints cover, and groups.
 
         The partitions' highest event times (groups below 0) are in every slot; the first one's are given. NotFound lists similar names.
         """
@@ -158,7 +158,7 @@ class States:
         """Write a session, each key group in the slot that has it. Conflict while a session of that name is in use, or if there is one and
         `replace` is not set.
 
-        In one slot that is one step. In several it is `begin_import`, `put_part` and `end_import`: until all have been done, and if the
+        With one slot that is one step. With several it is `begin_import`, `put_part` and `end_import`: until all have been done, and if the
         import is interrupted, nobody is served.
         """
         deployment = self._manager.deployments.find(name)
@@ -176,7 +176,7 @@ class States:
             done.append(self._served(first.keys, SessionRequest(name, session)))
 
         def put(state: Connection, queue: Connection) -> Writes:
-            again = homes.is_importing(state, first.keys, session)  # by one that was interrupted when there were several slots
+            again = homes.is_importing(state, first.keys, session)  # by an import that was interrupted when there were several slots
             self._require_free(state, queue, first, session, replace=replace or again)
             known = record.in_run(checkpoints.newest_run(state, first.keys, session))
             return [*_replacing(state, first.keys, session, known, groups), *done]
@@ -187,7 +187,7 @@ class States:
     def begin_import(self, name: str, session: str, number: int, size: int, *, replace: bool) -> int:
         """Stop serving the session in the slots of this node until `end_import`; return its newest run that is known here.
 
-        `number`: the import's. `size`: bytes of the whole state. Errors as in `put`. What is there of the session stays until `put_part`.
+        `number`: the import's. `size`: bytes of the whole state. Errors as in `put`. The session's former state stays until `put_part`.
         """
         deployment = self._manager.deployments.find(name)
         first, _ = keyed(deployment)
@@ -204,8 +204,8 @@ class States:
             return max(checkpoints.newest_run(state, slot.keys, session) for slot in deployment.own)
 
     def put_part(self, name: str, session: str, number: int, record: SessionRecord, groups: Mapping[int, StoredGroup]) -> None:
-        """Write what the slots of this node have of the session: the groups, and those below 0 in each. Conflict if it has other groups,
-        or import `number` is over.
+        """Write the session's groups, each to the slot of this node that has it, and those below 0 to every slot. Conflict if some are on
+        another node, or import `number` is over.
 
         `record`: its `keys` and `bytes` are noted with the first slot only, so that they are counted once.
         """
@@ -299,7 +299,7 @@ class States:
         return self._manager.deployments.find(name).source == "registry"
 
     def _change(self, slot: Slot, session: str, plan: Callable[[Connection, Connection], Writes], agree: Callable[[], None]) -> None:
-        """Make the changes that `plan` returns, as the slot's only owner; `plan` may refuse. `agree` asks the registry before."""
+        """Make the changes that `plan` returns, as the slot's only owner; `plan` may refuse. `agree` asks the registry first."""
         with self._connected() as (state, queue):
             plan(state, queue)  # if it refuses here, nothing is interrupted
         agree()
@@ -359,7 +359,7 @@ def _together(infos: Sequence[Info]) -> Info:
 
 
 def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_version: int, key_groups: int, wanted_groups: int) -> None:
-    """SchemaError unless state with these key columns, in that version and number of key groups, is what the deployment reads."""
+    """SchemaError unless the deployment reads state with these key columns, in that version and number of key groups."""
     wanted = [(name, manifest.input[name]) for name in manifest.key]
     came = list(key)
     if came != wanted:
@@ -375,7 +375,7 @@ def require_fit(manifest: Manifest, key: Iterable[tuple[str, str]], state_versio
 
 
 def _replacing(state: Connection, keys: SlotKeys, session: str, record: SessionRecord, groups: Mapping[int, StoredGroup]) -> Writes:
-    """The commands that replace what a slot has of the session."""
+    """The commands that replace a slot's part of the session."""
     writes = [*_removal(state, keys, session), _noting(keys, session, record)]
     names = f"import-{secrets.token_hex(4)}"  # for the names of pieces that no owner wrote
     for number, group in groups.items():

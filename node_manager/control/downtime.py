@@ -1,5 +1,5 @@
-"""The downtime of deployments: for how long a slot had no owner, by the monitor's looks, or key groups waited for their move to another
-node; and the downtime that each step cost. It is the second objective of an SLA.
+"""The downtime of deployments: how long a slot had no owner, according to the monitor's looks, or key groups waited for their move to
+another node; and the downtime that each step cost. It is the second objective of an SLA.
 
 A slot counts once it has had an owner: a new one gets no lanes before, and one that sleeps is woken by its next frame. The resolution is
 that of the looks, one a second. A move is measured exactly.

@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class DeploymentJournal:
-    """One deployment's journal, and the policy that decides into it. Methods may be called from any thread."""
+    """One deployment's journal, and the policy whose decisions it holds. Methods may be called from any thread."""
 
     def __init__(self, folder: Path, header: Header, segment_bytes: int = SEGMENT_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,7 +131,7 @@ def lines(journals: Path, deployment: str = "") -> Iterator[tuple[str, str, list
 
 
 def prune(journals: Path, deployed: set[str], kept: int = KEPT_JOURNALS) -> None:
-    """Remove the journals of undeployed deployments beyond `kept` folders, those written to the longest ago first."""
+    """Remove the journals of undeployed deployments beyond `kept` folders, the least recently written first."""
     if not journals.is_dir():
         return
     gone = [path for path in journals.iterdir() if path.name not in deployed]

@@ -17,7 +17,7 @@ _MOST_FRAMES = 1 << 30
 _LEAST_SHARE = 0.5
 # Frames answered longer ago than this are in the instance's published counters.
 _COUNTED_S = 2.0
-# Callers are held back while this share of the frames that they may have under way waits: the others are on their way, or being made.
+# Callers count as held back when this share of the frames that they may have under way waits: the others are in transit, or being made.
 _FULL_SHARE = 0.75
 
 
@@ -64,7 +64,7 @@ class SlotRates:
     cpu, memory: shares of the owner's limits. busy: share of the time in the operator. arrivals, answers, outputs: events/s that arrived,
     were answered, and came out. backlog: events that wait. service_ms: time of a frame in the operator. response_ms: from push to answer,
     by Little's law; None without frames. lanes: the most that were open at once. held: share of the looks at which the callers were held
-    back by answers that they waited for, so that more may wait in them than `backlog` says.
+    back by answers that they waited for, so that more events may wait in them than `backlog` says.
     """
 
     window_s: float

@@ -1,8 +1,8 @@
 """The usage of each deployment: events, bytes, processor time, and bytes of state over time; kept on disk across restarts.
 
-An instance counts since its own start (udo_protocol/queue/slot.py), so the meter adds the difference to the counts that it knows of the
-instance. Both are written down together: a manager that starts goes on exactly where the instance it adopts was. A former owner is read for
-a while longer, since it publishes its last counters when it leaves.
+An instance counts since its own start (udo_protocol/queue/slot.py), so the meter adds the difference from the counts that it last knew of
+the instance. Both are written down together: a manager that starts goes on exactly where the instance it adopts was. A former owner is read
+for a while longer, since it publishes its last counters when it leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOUR_S = 3600.0
 @dataclass(frozen=True)
 class Usage:
     """The usage of a deployment. events, bytes: read and answered by its owners. cpu_s: processor seconds of its owners. state_byte_hours:
-    of keyed state, in all and by query (session). since, until: seconds since 1970."""
+    of keyed state, in total and by query (session). since, until: seconds since 1970."""
 
     since: float
     until: float

@@ -1,6 +1,6 @@
 """Measures the delays to the registry's other nodes, by small calls between node managers, and remembers how busy they last were.
 
-A delay is the round trip of gRPC's health check on an open connection, the shortest of a few: the cost of a call beside its work. Nodes
+A delay is the round trip of gRPC's health check on an open connection, the shortest of a few: the cost of a call apart from its work. Nodes
 that do not listen for other hosts, or do not answer, are no neighbours.
 """
 
@@ -16,7 +16,7 @@ from udo_protocol import supervised
 from udo_protocol.errors import NodeAway
 
 EVERY_S = 10.0
-# While no neighbour is known: the registry tells addresses a moment after the start.
+# The same while no neighbour is known: the registry gives addresses a moment after the start.
 _FIRST_S = 1.0
 _TRIES = 3
 _TIMEOUT_S = 1.0
@@ -50,7 +50,7 @@ class Neighbours:
         self._hosts = {name: (float(h["use"]), int(h["room"])) for name, h in hosts.items()}
 
     def around(self, host: Host) -> tuple[Host, ...]:
-        """`host`, this node, with its delays, followed by the neighbours of which both delay and figures are known."""
+        """`host`, this node, with its delays, followed by the neighbours whose delay and figures are both known."""
         delays = {name: ms for name, ms in self._delays_ms.items() if name in self._hosts}
         others = (Host(name, *self._hosts[name], {}) for name in sorted(delays))
         return (Host(host.name, host.use, host.room, delays), *others)

@@ -38,7 +38,7 @@ _SLEEP_WAIT_S = 30.0
 
 @dataclass(frozen=True)
 class Sensors:
-    """What measures the node and those around it."""
+    """The parts that measure the node and those around it."""
 
     monitor: Monitor
     neighbours: Neighbours
@@ -67,7 +67,7 @@ class NodePlant:
         return [self.controlled(d) for d in self._deployments.all()]
 
     def controlled(self, deployment: NodeDeployment) -> Controlled:
-        """The deployment as the controllers see it: what is wished for it, and what keeps them from carrying that out."""
+        """The deployment as the controllers see it: the scaling wished for it, and the obstacle to carrying that out."""
         wanted, obstacle = deployment.slot.wanted, ""
         placed = self._across.find(deployment.name)
         over_nodes = placed is not None or deployment.in_all > 1

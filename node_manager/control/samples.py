@@ -58,5 +58,5 @@ def _replica(number: int, node: str, seen: SlotRates | str) -> Replica:
 
 
 def _figure(value: float) -> float:
-    """Round to the digits that a measurement has: a journal keeps them all."""
+    """Round to the precision of a measurement: a journal keeps all digits."""
     return float(f"{value:.5g}")

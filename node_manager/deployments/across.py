@@ -69,7 +69,7 @@ class Across:
         return any(found.get("replication") for found in list(self._told["placements"].values()))
 
     def in_turn(self, placement: Placement) -> Iterator[str]:
-        """The nodes that have slots: this one first, then the others, beginning with another one at each call."""
+        """The nodes that have slots: this one first, then the others, starting with a different one at each call."""
         nodes = list(dict.fromkeys(placement.nodes))
         turn = next(self._turns) % len(nodes)
         return iter(sorted([*nodes[turn:], *nodes[:turn]], key=lambda node: node != self.node))

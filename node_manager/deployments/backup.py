@@ -1,8 +1,8 @@
 """Keeps a prepared scale-out fresh: in rounds, the slots that serve make a checkpoint, and those that stand ready read the changes.
 
 A round is the first steps of the moves by which those slots would take over (udo_protocol/state/moving.py), with the versions that the
-group map is going to have then, by which a move finds what was read ahead. With the strategy checkpoint no slot stands ready, and a round
-makes only the checkpoints: the one at the hand-over then has only the changes since.
+group map is going to have then: by them a move finds the groups that were read ahead. With the strategy checkpoint no slot stands ready,
+and a round makes only the checkpoints: the one at the hand-over then has only the changes since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from udo_protocol.state import group_map, moving
 from udo_protocol.state.group_map import MoveStep, SlotGroups
 
 _log = structlog.get_logger()
-# Bound on the answer to a frame of the node manager; a slot with much work answers later, and the round goes on without it.
+# Bound on the wait for the answer to a frame of the node manager; a slot with much work answers later, and the round goes on without it.
 _ANSWER_S = 5.0
 
 

@@ -1,9 +1,9 @@
 """Moves of key groups between the nodes of a deployment over nodes, executed by the node that has the groups.
 
 The move's intent is on that node's state server. The registry gives the move its version of the map and puts that version in force; the
-other node brings the groups that were handed over into its slot and adopts them (taking.py). A server, the registry or the other node tells
-of each step whether it was done: after an interruption all are asked again, and the move goes on from the first step that may be missing.
-The rules, and what goes wrong without each: tests/model/between.
+other node brings the groups that were handed over into its slot and adopts them (taking.py). For each step, a server, the registry or the
+other node can tell whether it was done: after an interruption all are asked again, and the move goes on from the first step that may be
+missing. The rules, and what goes wrong without each: tests/model/between.
 
 Until the new map is in force producers use the old one; behind its cut the source refuses their frames, and tells them the new map.
 """
@@ -84,14 +84,14 @@ class MoveBetween:
         """Do the same; yield each step when it is done."""
         name, node, taker = self._deployment.name, self._across.node, self._taker(intent.node)
         for slot in self._deployment.own:
-            rewinding.forget(state, queue, slot.keys)  # a rollback would undo what is moved
+            rewinding.forget(state, queue, slot.keys)  # a rollback would undo the move
         try:
             ordinal = taker.ready(name, intent.to)
         except NotFound:
             pending = self._look().moving
             if intent.cut or pending is not None and pending.node == node:
                 raise
-            return  # nothing has begun, and the slot is no more
+            return  # nothing has begun, and the slot is gone
         yield "ready"
         while True:
             placed = self._look()
@@ -143,7 +143,7 @@ class MoveBetween:
         return self._learn(found)
 
     def _learn(self, placement: Mapping[str, Any]) -> Placement:
-        """Store what the registry says before anything relies on it: a new queue server is told the stored map."""
+        """Store what the registry says before anything relies on it: a new queue server gets the stored map."""
         self._across.learn_one(self._deployment.name, placement)
         return Placement.parse(placement, keyed=True)
 

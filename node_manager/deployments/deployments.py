@@ -37,7 +37,7 @@ class NodeDeployment:
     version: str
     digest: str
     config: DeploymentConfig
-    source: str  # "registry" or "local": which of them may remove it
+    source: str  # "registry" or "local": the one that may remove it
     slot: Slot
     pinned: dict[str, Slot] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)  # of the pinned slots, by digest
@@ -52,7 +52,7 @@ class NodeDeployment:
     prepared: dict[int, Slot] = field(default_factory=dict)  # slots that stand ready for it: no part of the group map, without lanes
     # Its own slots that it got by a later version of the placement than the first: number -> version (Replication.terms).
     terms: dict[int, int] = field(default_factory=dict)
-    made: int | None = None  # its number at the registry, higher than those of former deployments of this name; None: not told
+    made: int | None = None  # its number at the registry, higher than those of former deployments of this name; None: not known
     adopted: set[int] = field(default_factory=set)  # numbers of slots in `beside` left by a former manager: their canary may go on
 
     def record(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Deployments:
     def __init__(self, node: NodeParts, images: Images) -> None:
         self._node, self._settings, self._images = node, node.settings, images
         self._by_name: dict[str, NodeDeployment] = {}
-        # Slots of removed deployments of which something may be left, also on disk; None: of a former manager.
+        # Slots of removed deployments that may have left something behind, also on disk; None: a former manager's slot.
         self._removing: dict[SlotKeys, Slot | None] = {}
         self.closed = False
         self.lock = RLock()

@@ -90,7 +90,7 @@ class Lanes:
         self._moves = moves
         # Wanted deployments that cannot be served: name -> reason.
         self.unserved: dict[str, UdoError] = {}
-        # The names of wanted deployments; None: the registry has not told them since the node was started.
+        # The names of wanted deployments; None: the registry has not given them since the node was started.
         self.wanted: Collection[str] | None = () if catalogue is None else None
         self._unheard = ""
 
@@ -99,7 +99,7 @@ class Lanes:
         self._unheard = why
 
     def awaited(self, name: str) -> str:
-        """Why a deployment that may be about to come is not here; '' if it is here, cannot be, or is not wanted."""
+        """Why a deployment that may soon be here is not here yet; '' if it is here, cannot be, or is not wanted."""
         node = self._node.settings.node
         if self._deployments.closed or self._deployments.get(name) is not None or name in self.unserved:
             return ""
@@ -226,7 +226,7 @@ class Lanes:
         return self._least_loaded(own)
 
     def _least_loaded(self, own: list[Slot]) -> Slot:
-        """Of the slots that answer, the one with the fewest lanes; among equals the one chosen the longest ago."""
+        """The slot with the fewest lanes among those that answer; among equals the one chosen least recently."""
         answering, lanes = [slot for slot in own if slot.view().owner] or own, dict[Slot, int]()
         if len(answering) > 1:
             with contextlib.closing(self._node.servers.connect("queue")) as queue:

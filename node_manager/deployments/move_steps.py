@@ -1,6 +1,6 @@
-"""The steps of one move of key groups (udo_protocol/state/moving.py), from whichever step it had come to.
+"""The steps of one move of key groups (udo_protocol/state/moving.py), from whichever step it had reached.
 
-Between the cut in the source and the cut in the other slot the groups' events wait: what can be done before or after is not done then.
+Between the cut in the source and the cut in the other slot the groups' events wait: all that can be done before or after is not done then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Interrupted(Exception):
 
 
 class MoveSteps:
-    """The steps of one deployment's moves. `gone`: whether the manager stops, or the deployment is gone; `changed`: told of progress."""
+    """The steps of one deployment's moves. `gone`: whether the manager stops, or the deployment is gone; `changed`: signals progress."""
 
     def __init__(self, node: NodeParts, deployment: NodeDeployment, stopping: Event, changed: Condition, gone: _Done) -> None:
         self._node, self._deployment, self._stopping, self._changed, self._gone = node, deployment, stopping, changed, gone
@@ -72,7 +72,7 @@ class MoveSteps:
         """Do all that is left of a move; its note stays."""
         deployment, first, keys_of = self._deployment, self._deployment.slot.keys, self._keys_of
         for slot in deployment.own:
-            rewinding.forget(state, queue, slot.keys)  # a rollback would undo what is moved
+            rewinding.forget(state, queue, slot.keys)  # a rollback would undo the move
         while True:
             now = in_force(state, deployment)
             adopted = partial(moving.is_adopted, state, keys_of(intent.to), now.routes.get(intent.to, 0))

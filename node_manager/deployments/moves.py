@@ -219,7 +219,7 @@ class Moves:
             raise UsageError(f"expected a strategy of {', '.join(STRATEGIES)}, got {strategy!r}")
 
     def require_able(self, deployment: NodeDeployment) -> None:
-        """Conflict if an instance, adopted from an earlier release, would take the frames of a move for broken ones, for ever."""
+        """Conflict if an instance, adopted from an earlier release, would always take the frames of a move for broken ones."""
         for slot in deployment.own:
             owner = slot.view().owner
             if owner is not None and MOVES_GROUPS not in owner.assigned.abilities:
@@ -244,7 +244,7 @@ class Moves:
         return self._under_way[name]
 
     def go_on(self, name: str, pending: PendingMove, node: str, to: int) -> None:
-        """Go on with a move to slot `to` of `node` that this node, according to the registry, has begun, and does not know any more."""
+        """Go on with a move to slot `to` of `node` that this node, according to the registry, has begun, and no longer knows."""
         deployment = self._deployments.find(name)
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
             if moving.noted(state, deployment.slot.keys) is None:

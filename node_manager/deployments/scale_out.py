@@ -32,7 +32,7 @@ from udo_protocol.limits import MOST_SLOTS
 
 # The label of a slot that stands ready, in `udo status`.
 STANDS_READY = "prepared"
-# For going on with a former manager's take-over: its new slots load within their own bounds.
+# Time to go on with a former manager's take-over: its new slots load within their own bounds.
 _RESUME_WAIT_S = 600.0
 _AGAIN_S = 1.0
 _log = structlog.get_logger()

@@ -75,7 +75,7 @@ class Scaling:
         if not 1 <= count <= MOST_SLOTS:
             raise UsageError(f"slots of deployment {name!r}: expected 1 to {MOST_SLOTS}, got {count}")
         wanted = self._deployments.serving(deployment)
-        # Over nodes a new slot gets key groups by moves, and a slot that is to go has none any more.
+        # In a deployment over nodes a new slot gets key groups by moves, and a slot that is to go has none any more.
         keyed = bool(wanted.image.manifest.key) and not self._moves.over_nodes(name)
         if keyed and count > (groups := wanted.config.key_groups):
             raise UsageError(f"deployment {name!r} has {groups} key groups: expected at most as many slots, got {count}")

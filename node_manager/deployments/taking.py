@@ -57,14 +57,14 @@ class Takes:
         self._require_able(deployment)
         with self._servers() as (state, queue):
             for mine in deployment.own:
-                rewinding.forget(state, queue, mine.keys)  # a rollback would undo what is moved
+                rewinding.forget(state, queue, mine.keys)  # a rollback would undo the move
         return deployment.own.index(own)
 
     def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
         """Bring the groups that were handed over into the slot, once.
 
-        Not if the slot already takes frames by that map but has no record of the groups: it had them, and this node has lost its disk
-        since. What it has of these groups now is from a store, and may be newer.
+        They are left out if the slot already takes frames by that map but has no record of the groups: it had them, and this node has lost
+        its disk since. Its present state of these groups is from a store, and may be newer.
         """
         _, own = self._find(name, slot)
         with self._servers() as (state, queue):

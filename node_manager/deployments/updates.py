@@ -87,7 +87,7 @@ class Updates:
     def change(self, name: str, release: Release, wait_s: float) -> str:
         """Serve this from now on, without the registry: prepared and promoted in one step. Return the instance.
 
-        The version served so far is brought up first, also after a restart of this manager, and goes on serving unless the new one gets
+        The version served so far is brought up first, also after a restart of this manager, and goes on serving unless the new one becomes
         ready beside it, with its state.
         """
         deployment = self._deployments.find(name)

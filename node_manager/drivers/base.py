@@ -182,7 +182,7 @@ class Driver(Protocol):
         """Remove everything that a former manager of this home left behind, except for these instances."""
 
     def forget(self, image: str) -> None:
-        """Note that the image is not needed again soon: the driver may drop what it keeps of it."""
+        """Note that the image is not needed again soon: the driver may drop whatever it keeps for it."""
 
     def close(self) -> None:
         """Release the driver's own resources; instances go on."""
@@ -191,7 +191,7 @@ class Driver(Protocol):
         """Change the limits of a running instance."""
 
     def stop(self, handle: Handle, grace_s: float) -> None:
-        """Ask it to end, force it after `grace_s`; return when it is gone, at once if it is."""
+        """Ask it to end, force it after `grace_s`; return when it is gone, at once if it already is."""
 
     def kill(self, handle: Handle, reason: str) -> None:
         """End it now; its Exit carries the reason."""

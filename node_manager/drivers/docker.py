@@ -37,7 +37,7 @@ from udo_protocol.errors import OperatorError, Unavailable
 _log = structlog.get_logger()
 NODE_LABEL, INSTANCE_LABEL = "dev.udo.node", "dev.udo.instance"
 INSIDE = Inside("/udo/instance", "/udo/run", "/tmp", RUNTIME)
-# The user and group in containers of a node manager that runs as root; any other's run as its own user.
+# The user and group in containers of a node manager that runs as root; those of any other run as its own user.
 UNPRIVILEGED = 65532
 # Kept by the daemon for a manager that comes back; the manager keeps a copy of its own.
 _LOGS = LogConfig(type=LogConfig.types.JSON, config={"max-size": "4m", "max-file": "2"})
@@ -46,7 +46,7 @@ _GONE_S = 10.0
 
 
 class DockerDriver:
-    """See the module. The daemon is found as by every Docker tool: DOCKER_HOST, else the local socket."""
+    """See the module. The daemon is found as every Docker tool finds it: DOCKER_HOST, else the local socket."""
 
     name = "docker"
 

@@ -126,7 +126,7 @@ class Images:
     def get(self, operator: str, version: str = "", digest: str = "", *, again: bool = True) -> OperatorImage:
         """The image, pulled if needed; checked against this node. NotFound, Unavailable, OperatorError or Refused if it cannot be had.
 
-        Another operator's image is as if it were not here. `again=False`: for requests that repeat by themselves; a version that was
+        Another operator's image is treated as absent. `again=False`: for requests that repeat by themselves; a version that was
         refused once stays refused for them.
         """
         with self._lock:

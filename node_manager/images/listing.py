@@ -21,7 +21,7 @@ def write(directory: Path, parts: list[str]) -> None:
 
 
 def damage(directory: Path, *, contents: bool) -> str:
-    """The first file that has changed, and how; '' if none has, or if there is no list, as of an earlier release."""
+    """The first file that has changed, and how; '' if none has, or if there is no list, as in an earlier release."""
     try:
         listed: dict[str, Entry] = json.loads((directory / NAME).read_bytes())
     except FileNotFoundError:

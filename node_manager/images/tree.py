@@ -68,7 +68,7 @@ def _claim_parents(path: Path, member: Member, found: dict[Path, str], into: str
 
 
 def _write(path: str, member: Member, reader: Reader, alive: Callable[[], None]) -> None:
-    # Readable to whichever user an instance runs as; the home of the node is closed to all others.
+    # Readable by whichever user an instance runs as; the home of the node is closed to all others.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o755 if member.executable else 0o644)
     with os.fdopen(fd, "wb") as file:
         for piece in reader.content():

@@ -50,7 +50,7 @@ WARM, ENGINE = "warm", "engine"
 
 
 class Instance:
-    """One instance. Its death is reported once to the listener, also to one that comes late."""
+    """One instance. Its death is reported once to the listener, also to one that is set later."""
 
     def __init__(self, name: str, directory: Path, kind: str, record: InstanceRecord | None = None) -> None:
         self.name, self.directory, self.kind = name, directory, kind

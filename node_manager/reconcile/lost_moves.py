@@ -1,4 +1,4 @@
-"""Moves of key groups that, according to the registry, this node began, and that it forgot with its disk (`store=`).
+"""Moves of key groups that, according to the registry, this node began, and forgot when it lost its disk (`store=`).
 
 The groups are restored from the store wherever the map has them. A deployment has one move at a time, so this one is brought to its end.
 """

@@ -35,7 +35,7 @@ POLL_S = 25
 # A node counts as away 10 s after its last report, so it sends a heartbeat at least this often.
 BEAT_S = 2.5
 # A deployment that could not be brought about (no image yet, operator does not load) is tried again this often; one whose image was refused
-# is not, before something changes.
+# is not, until something changes.
 _AGAIN_S = 15.0
 # Bound on the message of an unexpected error.
 _TOLD_CHARS = 2000
@@ -49,7 +49,7 @@ _LEAVE_S = 2.0
 
 @dataclass(frozen=True)
 class Removal:
-    """The wish for a deployment that this node has from the registry, and that the registry no longer has."""
+    """The wish for a deployment that this node got from the registry, but that the registry no longer has."""
 
     name: str
 
@@ -70,7 +70,7 @@ class Reconciler:
         self._changed = Condition(self._lock)  # notified when _latest changes
         self._latest: dict[str, Wish] = {}
         self._busy: set[str] = set()
-        self._done: dict[str, tuple[Wish, int]] = {}  # deployment -> (the last wish that was carried out, which acquaintance knows of it)
+        self._done: dict[str, tuple[Wish, int]] = {}  # deployment -> (the last wish carried out, the acquaintance that knows of it)
         # Counts how often the registry came to know this node anew: it then knows nothing of what was reported before.
         self._acquaintance = 0
         self._has_reported = False
@@ -122,7 +122,7 @@ class Reconciler:
         self._retrying(beat, "heartbeat")
 
     def _report_all(self) -> None:
-        """Report every deployment again: the registry has been restored, or took this node for gone, or for a former one of its name."""
+        """Report every deployment again: the registry has been restored, or took this node for lost, or for a former one of its name."""
         with self._lock:
             self._acquaintance += 1
             names = list(self._latest)
@@ -377,7 +377,7 @@ class Reconciler:
                     return
 
     def _tell(self, report: NodeReport, wish: WantedDeployment) -> bool:
-        """Report once. Return whether there is nothing more to report: the registry knows, or does not want to."""
+        """Report once. Return whether there is nothing more to report: the registry has the report, or refuses it."""
         self._has_reported = True
         try:
             self._registry.report(self._node, report, self._manager.incarnation)

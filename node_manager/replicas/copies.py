@@ -46,7 +46,7 @@ class Copies:
         self._node, self._deployments, self._across = node, deployments, across
         self._following: dict[Key, Follower] = {}
         self._stopping = Event()
-        # Whoever holds it may ask for that of the deployments, not the other way round.
+        # A thread that holds it may also take the deployments' lock, not the other way round.
         self.lock = RLock()
 
     def keep_wanted(self) -> None:

@@ -1,7 +1,7 @@
 """OpenLane for a deployment whose slots are on several nodes: the called node asks the others and combines their answers.
 
 A stateless lane goes to one slot: on this node if it has one, else on another. A keyed lane goes to all slots, in the order of the
-placement; the node of the first slot gives the run its place among all runs, since one party must. Each node itself checks whether it still
+placement; the node of the first slot gives the run its place among all runs, since one node must. Each node itself checks whether it still
 has what the session left there (node_manager/homes.py).
 """
 
@@ -41,7 +41,7 @@ def open_across(across: Across, me: str, placement: Placement, request: pb.OpenL
     for node in across.in_turn(placement):
         try:
             return ask(node, run=True)()
-        except (PeerError, NotFound) as e:  # the node is away, or has not followed yet
+        except (PeerError, NotFound) as e:  # the node is away, or has not caught up yet
             refused = refused or e
     assert refused is not None
     raise refused
@@ -77,7 +77,7 @@ def _all_slots(placement: Placement, request: pb.OpenLaneRequest, ask: Callable[
 
 @contextmanager
 def _naming(name: str, placement: Placement, node: str) -> Iterator[None]:
-    """Say in a node's errors which slots are there."""
+    """Name the node's slots in its errors."""
     slots = ", ".join(str(k) for k, n in enumerate(placement.nodes) if n == node)
     what = f"deployment {name!r} has its slots {slots} of {len(placement.nodes)} on node {node}"
     try:

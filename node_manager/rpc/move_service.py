@@ -23,8 +23,8 @@ _LOOKS = 3
 
 
 def over_nodes(m: Manager, request: pb.MoveGroupsRequest, placed: Placement) -> Iterator[pb.MoveEvent]:
-    """Let each node that has some of these groups move them, one node after the other. A call that is cut off leaves the nodes that were
-    not asked yet; the same call again goes on."""
+    """Let each node that has some of these groups move them, one node after the other. If the call is cut off, the nodes that were not
+    asked yet move nothing; the same call again goes on."""
     name, started, target = request.deployment, time.monotonic(), request.to_node or m.settings.node
     if target not in placed.nodes:
         raise NotFound(f"deployment {name!r} has its slots on {', '.join(dict.fromkeys(placed.nodes))}, got node {target!r}")

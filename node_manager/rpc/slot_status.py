@@ -116,7 +116,7 @@ def slot_status(m: Manager, v: SlotView, looked: SlotReadings, groups: SlotGroup
 
 
 def totals(v: SlotView, looked: SlotReadings) -> dict[str, float]:
-    """Counters of a slot since this manager knows it, including those of former instances."""
+    """Counters of a slot since this manager has known it, including those of former instances."""
     return {n: min(v.totals.get(n, 0.0) + looked.counted.get(n, 0.0), untrusted.MOST) for n in COUNTED}
 
 

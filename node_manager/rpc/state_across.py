@@ -1,11 +1,11 @@
 """The export and import of a session whose slots are on several nodes: the called node asks the others.
 
-An export is of one moment. Each node pins its slots' newest checkpoints. When all have, each is asked once more: if a node's newest
-checkpoints are still those that it has pinned, they were so at the moment between the two rounds, which is the same for all. Otherwise all
-pin anew.
+An export is the state at one moment. Each node pins its slots' newest checkpoints. When all have, each is asked once more: if a node's
+newest checkpoints are still those that it has pinned, they were so at the moment between the two rounds, which is the same for all.
+Otherwise all pin anew.
 
 An import has three rounds, since nothing is atomic over several nodes: from the first on no node serves the session, in the second each
-node writes what its slots have of it, and from the third on each serves it. A lane needs all of them, so if an import is interrupted
+node writes its slots' part of it, and from the third on each serves it. A lane needs all of them, so if an import is interrupted
 nobody is served until it is repeated.
 """
 
@@ -31,7 +31,7 @@ from udo_protocol.state.placement import Placement
 
 # (node) -> the export of the slots that it has.
 Export = Callable[[str], Parts]
-# A query whose slots make checkpoints more often than two rounds take lets none of these tries succeed.
+# None of these tries succeeds if the query's slots make checkpoints more often than two rounds take.
 _TRIES, _PAUSE_S = 50, 0.02
 # Key groups of a node that wait to be sent on: a node whose turn comes late has to go on reading, or loses its pin.
 _WAITING, _LOOK_S = 4, 0.2
@@ -97,7 +97,7 @@ def _pinned(placed: Placement, node: str, export: Export, until: ExitStack) -> _
 
 @contextmanager
 def _naming(placed: Placement, node: str) -> Iterator[None]:
-    """Say in a node's errors which slots are there."""
+    """Name the node's slots in its errors."""
     try:
         yield
     except (NodeAway, Unavailable) as e:

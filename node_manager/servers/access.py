@@ -27,7 +27,7 @@ from udo_protocol.queue.keys import SlotKeys
 
 # Executes one command, with whichever client the caller has.
 Call = Callable[..., Any]
-# The users of lanes are called `lane:fraud:0`, which no instance is.
+# The users of lanes are called `lane:fraud:0`; no instance has such a name.
 MANAGER, LANES = "manager", "lane"
 _BYTES = 24
 # A lane logs in right after it was opened. A password that was handed out is good for the rest of its hour and the next one.

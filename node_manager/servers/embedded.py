@@ -291,7 +291,7 @@ class Servers:
             time.sleep(0.005)
 
     def _mended(self, role: Role, status: int, log: Path) -> RunningServer:
-        """Start a server again that has ended instead of starting, if that was for unreadable writes, which are cut off."""
+        """Start a server again that has ended instead of starting, if the reason was unreadable writes, which are cut off."""
         if role == "state" and (cut := append_only.mend(log.parent, force=self._settings.cut_state)):
             _log.error("the state server's file was cut", what=str(cut))
             return self._launch(role)

@@ -22,8 +22,8 @@ _log = structlog.get_logger()
 # 1: no number is stored. 2: manifests name pieces. 3: runs have the number of their plan. To raise it: docs/contributing.md.
 FORMAT = 3
 _KEY = re.compile(rb"(udo:[^:]+:\d+:)(.+)", re.DOTALL)
-# Keys of format 1 that only running instances of that release can use. A rollback needs the input since, which was lost with its queue
-# server.
+# Keys of format 1 that only running instances of that release can use. A rollback needs the input since then, which was lost with its
+# queue server.
 _OBSOLETE = re.compile(rb"(?:kept|changelog|logged|readers|reading|follower)$|(?:kept|journal):", re.DOTALL)
 
 

@@ -13,7 +13,7 @@ PER_FRAME = 3
 SETTLED_S = 30.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.1, 10.0
 # This many short-lived owners in a row that answer something cost no delay: a stream's bad events are to be passed quickly. From then on
-# each waits longer by RESTART_FIRST_S.
+# each one waits RESTART_FIRST_S longer than the last, up to RESTART_MOST_S.
 _FREE = 20
 
 

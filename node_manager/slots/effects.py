@@ -1,6 +1,7 @@
 """The effects that a slot's engine requests from its driver, as an instance's engine does (udo_runtime/engine/effects.py).
 
-An effect's result is sent back into the generator; an error in performing it is thrown into it: ServerLost from any that asks a server.
+An effect's result is sent back into the generator; an error in performing it is thrown into it: ServerLost from any effect that
+asks a server.
 """
 
 from __future__ import annotations
@@ -157,14 +158,14 @@ class NextToken(SlotEffect):
 
 @dataclass(frozen=True)
 class ChangeState(SlotEffect):
-    """Do the work while its token owns the slot. Fenced if a newer token does; any error of the work."""
+    """Do the work while its token owns the slot. Fenced if a newer token does, or any error of the work."""
 
     work: StateWork
     token: int
 
 
 class AwaitTurn(SlotEffect):
-    """Wait, for a moment at most, until a keyed slot's standby is best promoted."""
+    """Wait, for a moment at most, for the best time to promote a keyed slot's standby."""
 
 
 @dataclass(frozen=True)

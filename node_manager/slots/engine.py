@@ -29,7 +29,7 @@ _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
 
 
 def decide(s: SlotState, event: on.SlotEvent) -> Steps[None]:
-    """Handle an event. A request that fails is told the error; other events raise it."""
+    """Handle an event. A request that fails gets the error; other events raise it."""
     try:
         yield from _end(s, event) if s.ending else _HANDLERS[type(event)](s, event)
     except Exception as e:
@@ -151,7 +151,7 @@ def _load_ended(s: SlotState, event: on.LoadEnded) -> Steps[None]:
 def _stand_by(s: SlotState, loaded: SlotLoad, instance: Instance) -> Steps[None]:
     s.standby, request = (instance, loaded.wanted), loaded.request
     if loaded.work is not None and not (yield from _work(s, loaded.work, loaded.token, request)):
-        request = None  # it has been told, and the standby has to own the slot all the same
+        request = None  # it has got its error, and the standby has to own the slot all the same
     if loaded.then == "promote":
         yield from _promote(s, request)
     else:
@@ -212,7 +212,7 @@ def _change_state(s: SlotState, asked: on.StateChangeAsked) -> Steps[None]:
 
 
 def _work(s: SlotState, work: on.StateWork, token: int, request: SlotRequest | None) -> Steps[bool]:
-    """Do the work while that token owns the slot. False if that failed; the request is told why."""
+    """Do the work while that token owns the slot. False if that failed; the request gets the error."""
     try:
         yield do.ChangeState(work, token)
         return True

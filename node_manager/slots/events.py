@@ -1,4 +1,4 @@
-"""What a slot's engine decides about: what the slot is asked to do, and what has happened. Each event equals itself only."""
+"""The events that a slot's engine decides about: requests to the slot, and things that have happened. Each event equals itself only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ StateWork = Callable[[Connection, Connection, int], None]
 
 
 class SlotEvent:
-    """Any event of a slot. What is asked is described in slot.py."""
+    """Any event of a slot. Those that name a method of Slot are described there."""
 
 
 class SlotRequest(SlotEvent):
-    """Somebody waits for the outcome, which is told once, by the effect Tell."""
+    """A request with a caller that waits for the outcome, which the effect Tell gives once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +40,14 @@ class AdoptAsked(SlotEvent):
 
 @dataclass(frozen=True, eq=False)
 class PrepareAsked(SlotRequest):
-    """Slot.prepare. Is told the instance."""
+    """Slot.prepare. Its outcome is the instance."""
 
     wanted: Wanted
     check: bool = True
 
 
 class PromoteAsked(SlotRequest):
-    """Slot.promote. Is told the instance."""
+    """Slot.promote. Its outcome is the instance."""
 
 
 class DiscardAsked(SlotEvent):
@@ -81,7 +81,7 @@ class StopAsked(SlotEvent):
 @dataclass(frozen=True, eq=False)
 class SlotLoad:
     """One attempt to load, and what the instance is for: to own the slot, to stand by, or to be promoted as soon as it is ready, after
-    `work` on the state, if there is any, while `token` owns the slot. `request` is told the outcome. `follow`, `serving`: loading.Load."""
+    `work` on the state, if there is any, while `token` owns the slot. `request` gets the outcome. `follow`, `serving`: loading.Load."""
 
     wanted: Wanted
     then: Literal["own", "stand by", "promote"]
@@ -119,6 +119,6 @@ class QueueLost(SlotEvent):
 
 @dataclass(frozen=True, eq=False)
 class TimerDue(SlotEvent):
-    """It is time for what `SlotState.timers` has under this name."""
+    """The timer of this name in `SlotState.timers` is due."""
 
     name: str

@@ -63,7 +63,7 @@ class Wanted:
 
     @property
     def answer_timeout_s(self) -> float:
-        """The time for one frame; an operator that takes longer hangs."""
+        """The time for one frame; an operator that takes longer counts as hanging."""
         return self.config.answer_timeout_s(self.image.manifest)
 
     @property
@@ -75,7 +75,7 @@ class Wanted:
 
     @property
     def patience_s(self) -> float:
-        """The longest that callers wait for an answer of its slot: its instance may be lost and another one open meanwhile."""
+        """The longest that callers wait for an answer from its slot: its instance may be lost and another one loaded meanwhile."""
         return self.silence_s + self.image.manifest.limits.open_timeout_s
 
 

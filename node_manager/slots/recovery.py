@@ -54,7 +54,7 @@ def lose_owner(s: SlotState) -> None:
 def replace_owner(s: SlotState) -> Steps[None]:
     """Load an owner, unless there is one or one is being loaded."""
     if s.wanted is not None and s.owner is None and not s.owner_loading:
-        replace_in(s, RESTART_MOST_S)  # if a server is lost in the next step
+        replace_in(s, RESTART_MOST_S)  # in case a server is lost in the next step
         yield from _mend(s)
         yield from load(s, SlotLoad(s.wanted, "own"))
     s.timers.pop("replace", None)
@@ -96,7 +96,7 @@ def _owner_died(s: SlotState, instance: Instance, log: str) -> Steps[None]:
     how = str(instance.exit)
     s.restarts += 1
     last_error = s.last_error = f"instance {instance.name} of {instance.assigned.reference} died: {how}"
-    replace_in(s, RESTART_MOST_S)  # also if the server is lost in the next steps
+    replace_in(s, RESTART_MOST_S)  # in case the server is lost in the next steps
     broken = yield from _mend(s)
     stats: SlotStats = yield do.ReadStats()
     hung, s.hung = instance is s.hung, None

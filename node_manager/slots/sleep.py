@@ -18,7 +18,7 @@ from udo_protocol.queue.slot_reader import SlotReader
 
 # The name of the bell's reader; instances have other names.
 _READER = "asleep"
-# A parked reader looks up this often, so that it notices that there is nothing to wait for any more.
+# A parked reader wakes this often, so that it notices that there is nothing to wait for any more.
 _PARK_MS = 2_000
 # The first answer is looked for after 1, 2, 3 ... 10 ms, for at most this long. A longer load is not measured.
 _LOOK_INCREMENT_US, _LOOK_CEILING_US, _ANSWER_S = 1_000, 10_000, 120.0

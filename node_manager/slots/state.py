@@ -1,4 +1,4 @@
-"""What is known of one slot. Only the engine changes it, in the slot's thread; other threads may read it."""
+"""The state of one slot. Only the engine changes it, in the slot's thread; other threads may read it."""
 
 from __future__ import annotations
 

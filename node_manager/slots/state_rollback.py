@@ -34,9 +34,9 @@ def step(
 
 
 def await_rewound(state: Connection, keys: SlotKeys, instance: Instance) -> None:
-    """Wait for the instance's first checkpoint, which makes the kept state, with the input since, the present one. Only then may it get
-    the log, which has that input: if the queue server were lost earlier, this version could not be restored, and the newer one would be
-    gone. Conflict if it takes too long, or the instance ends."""
+    """Wait for the instance's first checkpoint, which makes the kept state, with the input since then, the present one. Only then may it
+    get the log, which has that input: if the queue server were lost earlier, this version could not be restored, and the newer one would
+    be gone. Conflict if it takes too long, or the instance ends."""
     deadline = time.monotonic() + _REWOUND_S
     while rewinding.kept(state, keys) is not None:
         late = time.monotonic() > deadline

@@ -79,7 +79,7 @@ class SlotWorker:
             self.disconnect()  # replies may still arrive
 
     def post(self, step: Step) -> bool:
-        """Append a step to the inbox; False if the thread has ended, and takes it no more. May be called from any thread."""
+        """Append a step to the inbox; False if the thread has ended, and no longer takes it. May be called from any thread."""
         with self._last:
             if not self._closed:
                 self._inbox.put(step)

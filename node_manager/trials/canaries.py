@@ -15,7 +15,7 @@ from udo_protocol.errors import SlotBroken
 from udo_protocol.queue import slot as log
 from udo_protocol.registry.canary import Measured
 
-# A registry that has not heard of this canary for this long cannot decide: no new lanes go there until it does.
+# A registry that has not heard of this canary for this long cannot decide: no new lanes go there until it has.
 CONFIRMED_S = 60.0
 
 

@@ -1,7 +1,7 @@
 """The canary of a keyed deployment on this node: a comparison of some key groups in each of its slots, which answers no query.
 
 One token owns a slot's log, so no other version can serve a part of its keys. A slot's comparison that breaks is begun anew: its counts are
-kept, and a death is one more error.
+kept, and a death counts as one more error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from udo_protocol.errors import Conflict, OperatorError, SchemaError, UdoError, 
 from udo_protocol.registry.canary import Measured, share_of_groups
 
 _log = structlog.get_logger()
-# After this many attempts in a row that do not begin, the failure looks permanent: of a version that does not load, and while a server is
+# After this many failed attempts in a row to begin, the failure looks permanent: with a version that does not load, and while a server is
 # away (more than twenty seconds).
 _LOAD_TRIES, _TRIES = 3, 8
 

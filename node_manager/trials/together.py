@@ -13,7 +13,7 @@ from node_manager.trials.mirrors import MirrorFindings
 from udo_protocol import supervised
 from udo_protocol.diff_report import DiffReport, FrameTimes
 
-# Of these the slowest slot's are reported; other numbers are summed.
+# For these fields the slowest slot's value is reported; other numbers are summed.
 _LONGEST = ("p50_ms", "p99_ms", "lasted_s")
 
 

@@ -1,7 +1,7 @@
 """Ask nodes for data that only they have, for a user who is signed in with a write token.
 
-A node on the registry's own host is asked through its socket, which only its user can open. Any other one that listens for other hosts is
-asked as node managers ask each other: by TLS with the registry's certificate, and by proving that this side has the registry's token
+A node on the registry's own host is asked through its socket, which only its user can open. Any other node that listens for other hosts
+is asked as node managers ask each other: over TLS with the registry's certificate, with a proof that this side has the registry's token
 (udo_protocol/node/peers.py). The calls that a node then answers are listed in node_manager/rpc/forwarding.py. A node that is reachable in
 neither way, does not answer, or is away is listed with the reason.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # gRPC is loaded when a node is asked
 T = TypeVar("T")
 # Nodes asked at once; each takes a thread while it waits.
 _AT_ONCE = 16
-# A node that has not answered by then is listed as silent. Also the bound of the calls that have one of their own in NodeClient.
+# A node that has not answered after this time is listed as silent. Also given to calls of NodeClient that have a bound of their own.
 ANSWER_S = 10.0
 
 

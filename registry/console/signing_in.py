@@ -56,7 +56,7 @@ def sign_out() -> None:
 
 
 def is_signed_in() -> bool:
-    """Whether the cookie stems from a token that the registry still has."""
+    """Whether the cookie was made with a token that the registry still has."""
     mark = str(session.get("mark", ""))
     return any([hmac.compare_digest(mark, _mark(known)) for known in services().tokens])
 

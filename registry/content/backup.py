@@ -1,7 +1,7 @@
 """A backup of the registry: one tar archive of all rows at one commit, and of the image files that they name.
 
     registry.json            {format, revision of the tables, registry, made_at}
-    tables/NAME.jsonl        a row a line, secrets included
+    tables/NAME.jsonl        one row per line, secrets included
     blobs/ALGORITHM/HEX      each file once
     complete.json            {rows, blobs}: without it the archive was cut off
 

@@ -183,7 +183,7 @@ def _keep_versions(session: Session, repository: str, tag: str, digest: str) -> 
 
 
 def _require_all(session: Session, blobs: Blobs, repository: str, image: ImageManifest) -> None:
-    """ManifestBlobUnknown unless the repository holds all the image needs; ManifestInvalid unless in the sizes it states."""
+    """ManifestBlobUnknown unless the repository holds all that the image needs; ManifestInvalid unless all have the stated sizes."""
     for need in image.needs:
         row = session.get(Holding, (repository, need.digest)) or (image.children and session.get(StoredManifest, (repository, need.digest)))
         stored = blobs.size(need.digest) if row else None
@@ -233,7 +233,7 @@ def referrers(session: Session, blobs: Blobs, repository: str, subject: str, las
 
 
 def delete_manifest(session: Session, caller: Caller, repository: str, ref: str, *, force: bool = False) -> None:
-    """Forget a tag, or with a digest the manifest and all its tags. Conflict while a deployment uses the version, or an index needs it.
+    """Forget a tag, or, given a digest, the manifest and all its tags. Conflict while a deployment uses the version, or an index needs it.
 
     `force`: even a version that a deployment would roll back to.
     """

@@ -37,7 +37,7 @@ def tidy(root: Path) -> None:
 
 
 class Upload:
-    """One upload. Requests for it are refused while another one is served, by whichever process."""
+    """One upload. Requests for it are refused while another one is being served, by this process or another."""
 
     def __init__(self, path: Path, blobs: Blobs) -> None:
         self.id, self._path, self._blobs = path.name, path, blobs

@@ -53,7 +53,7 @@ def latest(session: Session, name: str) -> list[dict[str, Any]]:
 
 
 def go_on(session: Session, name: str, header: Header) -> tuple[ApplicationManager, int] | None:
-    """The manager as it was after its last decision, and its segment; None if that has another header, is full, or damaged."""
+    """The manager as it was after its last decision, and its segment; None if that has another header, is full, or is damaged."""
     number = last_segment(session, name)
     there = lines(session, name, number)
     if not there or len(there) > SEGMENT_LINES:

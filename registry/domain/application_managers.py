@@ -2,8 +2,8 @@
 
 Nodes send their figures and proposals every few seconds, and receive the grants with the answer; reports are kept in memory only.
 A decision is in the journal before anything is granted. A grant is handed out until its node reports the outcome, or until it is too
-old: a node that was away carries out nothing late. While the registry is away nothing is granted, and nothing stops. Of several registry
-processes one decides (Store.leads); the others refuse nodes' reports, which then go to that one.
+old: a node that was away carries out nothing late. While the registry is away nothing is granted, and nothing stops. If there are several
+registry processes, one decides (Store.leads); the others refuse nodes' reports, which then go to that one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HOUR_S = 3600.0
 
 
 class PartBody(BaseModel):
-    """A deployment of an application on a node. number: of the Operator Manager's decision; down_s: since its node manager started."""
+    """A deployment of an application on a node. number: that of the Operator Manager's decision; down_s: since its node manager started."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

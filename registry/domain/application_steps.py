@@ -30,8 +30,8 @@ class Steps:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._there: Collection[str] = ()  # steps under way at the last look
-        self._said: dict[str, str] = {}  # one of these -> the node's last report: '' when it has done its part
-        self._lock = Lock()  # of these two
+        self._said: dict[str, str] = {}  # a step under way -> the node's last report: '' when it has done its part
+        self._lock = Lock()  # guards these two
         self.left: Mapping[str, list[dict[str, Any]]] = {}  # node -> [{id, deployment, kind, moves: [[place, groups]], runs_to, slots}]
         self._deployments: set[str] | None = None  # those with steps under way; None: not known yet
 
@@ -50,8 +50,8 @@ class Steps:
         return self._deployments is None or deployment in self._deployments
 
     def heard(self, identity: str, error: str) -> None:
-        """Take a node's report about its part of a step. One about another grant is none; one that comes before the first look comes again,
-        when the node has been handed the step once more."""
+        """Take a node's report about its part of a step. A report about another grant is ignored; one that comes before the first look
+        is repeated when the node has been handed the step again."""
         with self._lock:
             if identity in self._there:
                 self._said[identity] = error
@@ -85,7 +85,7 @@ class Steps:
         return "" if (ours or step.gone) and now_s - step.at_s <= STEP_S else "given up"
 
     def _go_on(self, name: str, wanted: Mapping[str, ApplicationWish], now_s: float) -> None:
-        """Continue the deployment's step, read again as the writer: a reader may be behind."""
+        """Continue the deployment's step, read again by the writing session, since a reader may be behind."""
         with self._store.write() as session:
             for deployment, now in spread_steps.under_way(session, name):
                 step, part = now.step, self._part(deployment, now, wanted, now_s)

@@ -1,4 +1,4 @@
-"""Canaries: request bodies, checks, and descriptions for people. Their course is in updates.py."""
+"""Canaries: request bodies, checks, and descriptions for people. updates.py carries them out."""
 
 from __future__ import annotations
 

@@ -164,8 +164,8 @@ def everything(session: Session, there: Presence) -> list[dict[str, Any]]:
 
 
 def create(session: Session, caller: Caller, new: NewDeployment, there: Presence) -> tuple[Deployment, bool]:
-    """Deploy (deployment, whether it is new). Repeating the same call is fine, and nodes that have refused it try again; a different
-    one under that name is a Conflict."""
+    """Deploy; returns (deployment, whether it is new). Repeating the same call is fine, and nodes that have refused it try again; a
+    different one under that name is a Conflict."""
     version = catalogue.find(session, new.operator, new.version)
     _require_groups(new.name, version.manifest, new.limits, new.slots)
     config = {n: getattr(new, n) for n in ("env", "secrets", "files", "slots", "policy", "limits")}
@@ -216,7 +216,7 @@ def _require_groups(name: str, manifest: Mapping[str, Any], limits: Mapping[str,
 
 
 def _require_replicable(name: str, manifest: Mapping[str, Any], over_nodes: bool, count: int) -> None:
-    """UsageError for replicas of a deployment without state, or whose slots the registry does not place."""
+    """UsageError for replicas of a deployment that has no state, or whose slots the registry does not place."""
     if count and not (over_nodes and manifest.get("key")):
         kind = "is spread over nodes" if manifest.get("key") else "keeps state"
         raise UsageError(f"deployment {name!r}: expected replicas only of one that {kind}; got {count}")
@@ -350,7 +350,7 @@ def bind_epoch(session: Session, name: str, run: str, epoch: int, now: float) ->
 
 
 def forget_epochs(session: Session, before: float) -> None:
-    """Drop what was bound before `before`, but for the last epoch of each session: a query that is started again runs that one again."""
+    """Drop bindings made before `before`, except for the last epoch of each session: a query that is restarted runs that epoch again."""
     later = aliased(Epoch)
     followed = exists().where(later.deployment == Epoch.deployment, later.session == Epoch.session, later.epoch > Epoch.epoch)
     session.execute(sql_delete(Epoch).where(Epoch.at < before, followed), execution_options={"synchronize_session": False})

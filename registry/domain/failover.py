@@ -1,4 +1,4 @@
-"""Carries out the decisions about replicas (replicas.py), by the nodes heard of lately and the reports of the slots' owners."""
+"""Carries out the decisions about replicas (replicas.py), from the nodes heard from lately and the reports of the slots' owners."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def due(session: Session, nodes: Nodes) -> bool:
 
 
 def _next(session: Session, deployment: Deployment, now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
-    """The next placement. Nothing leaves a drained node while an update is open: the node takes part in that."""
+    """The next placement. Nothing leaves a drained node while an update is open: the node takes part in it."""
     if nodes.drained and session.scalar(select(Update).where(Update.deployment == deployment.name, Update.state.in_(UPDATE_OPEN))):
         nodes = replace(nodes, drained=())
     return next_placement(now, nodes)

@@ -3,7 +3,7 @@ slots has which key group (udo_protocol/state/group_map.py); for a deployment ov
 
 The first node that asks becomes the home. A node asks once for each session and remembers the answer with the state itself
 (node_manager/homes.py), so a registry that is away holds up new sessions only. A node is identified by its disk (incarnation): otherwise
-state lost with a disk would begin anew, unnoticed while no epoch has been completed. A release makes a new version of the map:
+state lost with a disk would begin anew, unnoticed as long as no epoch has been completed. A release makes a new version of the map:
 nodes' records of an older version no longer count.
 """
 
@@ -23,8 +23,8 @@ from registry.store.store import bump
 from udo_protocol.errors import Conflict, NotFound
 from udo_protocol.registry.wanted import MovedSession
 
-# Per deployment; a map takes about 200 bytes. Sessions that no query continues stay until somebody drops them, and one a minute makes
-# this many in ten weeks.
+# Per deployment; a map takes about 200 bytes. Sessions that no query continues stay until somebody drops them, and one new session a
+# minute makes this many in ten weeks.
 MAPS_KEPT = 100_000
 
 
@@ -55,9 +55,9 @@ class ReleaseBody(BaseModel):
 def claim(session: Session, name: str, wish: ClaimBody, now: float) -> dict[str, Any]:
     """The session's map, made now if there is none, and `granted`: whether the asking node may serve the session.
 
-    With a store any node may, since it brings the state from there each epoch; but no node may begin empty a session that began
-    elsewhere without a store. Over nodes each node with slots may serve its part, without a store only with the disk that it had when it
-    first asked.
+    With a store any node may, since it brings the state from there each epoch; but no node may begin a session with empty
+    state if it began elsewhere without a store. Over nodes each node with slots may serve its part, without a store only with the disk
+    that it had when it first asked.
     """
     over = (deployments.find(session, name).placement or {}).get("nodes", ())
     found = session.get(GroupMap, (name, wish.session))
@@ -123,7 +123,7 @@ def release(session: Session, caller: Caller, name: str, wish: ReleaseBody, live
     known = _nodes(found)
     if wish.node:
         over = deployments.find(session, name).placement is not None
-        former = over and wish.version not in (None, found.version)  # the present map has it only since it asked for the session
+        former = over and wish.version not in (None, found.version)  # the present map has it only because it asked for the session
         if found.spread or former or known.get(wish.node) != wish.incarnation:
             return describe(found)
     elif (there := sorted(known.keys() & live)) and not wish.force:

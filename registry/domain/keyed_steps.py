@@ -3,7 +3,7 @@
 A step adds a slot, unless it is a scale-in (`begun`); then the node that proposed it moves key groups from its slot to others (`moves`,
 node_manager/reconcile/granted_moves.py); then the slot that has none left goes, unless it is a scale-out (`emptied`), and the step is over
 once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
-between. The placement alone, whose map is stored from the begin on, shows the progress of a step; so a killed process continues from it.
+in between. The placement alone, whose map is stored from the start, shows the progress of a step; so a killed process continues from it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Pla
 
 
 def moves(now: Placement) -> list[tuple[int, list[int]]]:
-    """What the node still has to move: places of slots, and the key groups that go to each.
+    """The moves that the node still has to make: places of slots, and the key groups that go to each.
 
     Without a new slot they go to the node's other slots, else to those of all nodes: first to those with the fewest.
     """

@@ -73,7 +73,7 @@ def leave(session: Session, name: str, now: float) -> None:
 
 
 def forget(session: Session, before: float) -> None:
-    """Drop nodes not heard of since `before`, and their reports."""
+    """Drop nodes not heard from since `before`, and their reports."""
     for name in session.scalars(select(Node.name).where(Node.last_seen < before)).all():
         for table, column in ((Node, Node.name), (NodeState, NodeState.node)):
             session.execute(delete(table).where(column == name))

@@ -6,11 +6,11 @@ without each: tests/model/failover.
 
 - A replica is **named** first (`joining`), and **counted** once the slot's owner has said that it ENDs nothing without the replica any
   more, and that the replica holds everything ENDed before.
-- A replica whose node is not heard of is given up by a new version, never by an owner that has waited long enough.
+- A replica whose node is not heard from is given up by a new version, never by an owner that has waited long enough.
 - A node whose slots are all held by counted replicas is replaced by these. If one of its slots is not, the loss is noted, and nothing
   begins anew: the node may come back with its disk.
 - A node that comes back with another disk counts as another node.
-- A drained node keeps its slots until other nodes hold them, one more than the wanted replicas: the wanted number is left when one of
+- A drained node keeps its slots until other nodes hold them, one more than the wanted replicas: the wanted number remains when one of
   these has become the owner, whichever node is lost meanwhile.
 """
 
@@ -60,8 +60,8 @@ def resized(copies: Replication, places: Sequence[int], new: Sequence[str], disk
 
 @dataclass(frozen=True)
 class Nodes:
-    """`live`: nodes heard of lately, each with its disk. `may_hold`: live nodes that may become replicas. `drained`: nodes that are to have
-    neither slots nor replicas."""
+    """`live`: nodes heard from lately, each with its disk. `may_hold`: live nodes that may become replicas. `drained`: nodes that are to
+    have neither slots nor replicas."""
 
     live: Mapping[str, str]
     may_hold: Sequence[str]
@@ -92,7 +92,10 @@ def next_placement(now: Placement, nodes: Nodes) -> tuple[Placement, list[str]]:
 
 
 def remains(now: Placement, node: str, nodes: Nodes) -> tuple[str, bool]:
-    """What is left of it on a drained node, in words, and whether `next_placement` changes that; '' if nothing is left, or can leave."""
+    """Slots and replicas left on a drained node, in words, and whether `next_placement` changes it.
+
+    '' if no slot is left, and no replica that could leave.
+    """
     copies, mine = now.replication, now.of(node)
     assert copies is not None
     others = [n for n in nodes.able(copies) if n != node]

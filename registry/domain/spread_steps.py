@@ -54,14 +54,14 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
 
 
 def under_way(session: Session, name: str = "") -> list[tuple[Deployment, Placement]]:
-    """Placements with a step under way, of deployment `name` only if given."""
+    """Placements with a step under way; only of deployment `name` if given."""
     chosen = select(Deployment).order_by(Deployment.name)
     found = session.scalars(chosen.where(Deployment.name == name) if name else chosen)
     return [(d, Placement.parse(d.placement, keyed=True)) for d in found if d.placement and d.placement.get("step")]
 
 
 def go_on(session: Session, caller: Caller, deployment: Deployment, part: str) -> int:
-    """The deployment's step is 'emptied', 'done' or 'given up'; returns its node's slots afterwards. Not while key groups move."""
+    """Carry out the step's part 'emptied', 'done' or 'given up'; returns its node's slots afterwards. Not while key groups move."""
     now = Placement.parse(deployment.placement or {}, keyed=True)
     assert now.step is not None
     after = {"emptied": keyed_steps.emptied, "done": keyed_steps.ended, "given up": keyed_steps.given_up}[part](now)

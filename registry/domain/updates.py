@@ -69,7 +69,7 @@ def _manifests(old: Version, new: Version) -> tuple[Manifest, Manifest]:
 def target(session: Session, deployment: Deployment, action: str, ref: str | None) -> tuple[Version, str]:
     """The version to go to, and a remark. SchemaError if a running query could not continue with it.
 
-    A rollback is not refused for its schemas: calls built before the update fit the former version, and leaving a bad version
+    A rollback is not refused because of its schemas: calls built before the update fit the former version, and leaving a bad version
     must stay possible; calls built since then may not fit, which the remark says. The nodes find out whether the former version
     can have its state back.
     """
@@ -94,7 +94,7 @@ def target(session: Session, deployment: Deployment, action: str, ref: str | Non
 
 @dataclass(frozen=True)
 class WantedUpdate:
-    """An update that is asked for: to a version or digest (None: the newest, or of a rollback the former one), maybe with other variables,
+    """A requested update: to a version or digest (None: the newest, or for a rollback the former one), maybe with other variables,
     secrets or files, and with a canary (CanaryBody)."""
 
     deployment: str
@@ -334,7 +334,7 @@ def expire(session: Session, now: float) -> None:
 
 
 def drop_dead(session: Session, live: list[str], now: float) -> None:
-    """Stop waiting for participants that are no longer heard of."""
+    """Stop waiting for participants that are no longer heard from."""
     for node in _awaited(session) - set(live):
         drop(session, node, "was not heard of for too long", now)
 

@@ -22,7 +22,7 @@ TICK_S = 0.5
 PRUNE_TICKS = 600
 # A tick this late means that this process stood still: reports of nodes sent meanwhile are still to be read.
 STOOD_STILL_S = 5.0
-# Nodes retry a registry that was away at the latest after this time.
+# Nodes retry a registry that was away within this time.
 RETRIED_S = 3.0
 
 
@@ -83,7 +83,7 @@ def keep_time(s: Services) -> None:
             continue
         try:
             if ticked - before > s.config.suspect_s / 2 or ticked < begun + RETRIED_S:
-                decides_from = ticked + s.config.suspect_s  # it may have heard of no node because it stood still, or was away
+                decides_from = ticked + s.config.suspect_s  # it may have heard from no node because it stood still, or was away
             if ticked >= decides_from:
                 _step_replicas(s)
             if tick % PRUNE_TICKS == 0:

@@ -71,11 +71,11 @@ class Services:
         self.managers = ApplicationManagers(self.store, self.clock, self.presence)
 
     def presence(self, session: Session) -> Presence:
-        """Nodes heard of lately, and the others."""
+        """Nodes heard from lately, and the others."""
         return presence(session, self.clock() - self.config.node_live_s)
 
     def suspected(self, session: Session) -> Nodes:
-        """The nodes by whether they were heard of within suspect_s, after which others take their places."""
+        """The nodes by whether they were heard from within suspect_s, after which others take their places."""
         there = presence(session, self.clock() - self.config.suspect_s)
         return Nodes(disks(session, there.live), reachable(session, there), drained(session))
 
@@ -90,7 +90,7 @@ class Services:
         with self.store.write(durable=True) as session:
             repositories.forget_unused(session, before, untagged=untagged)
         there = list(self.blobs.everything())
-        # The only writer again: a blob that a push has come to hold meanwhile stays, and no push can come to hold one before it is gone.
+        # The only writer again: a blob that a repository holds by now stays, and no push can use one of the others before it is gone.
         with self.store.write(removes_files=True) as session:
             unused = repositories.not_held(session, there)
             for digest in unused:
@@ -105,7 +105,7 @@ def services() -> Services:
 
 def authorise() -> None:
     """Before every request: Unauthorized if it needs a token and has none."""
-    if "gunicorn.socket" in request.environ:  # no peer holds a thread by silence
+    if "gunicorn.socket" in request.environ:  # a silent peer must not hold a thread
         request.environ["gunicorn.socket"].settimeout(services().config.silence_s)
     if request.blueprint == "console":  # its forms have a check of their own
         return

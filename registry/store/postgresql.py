@@ -1,4 +1,4 @@
-"""PostgreSQL, which several registry processes may share: one writer at a time over all of them, and each hears of all commits.
+"""PostgreSQL, which several registry processes may share: one writer at a time over all of them, and each is notified of all commits.
 
 A writer holds an advisory lock of its transaction, which the server releases with the connection: the transaction of a killed process is
 rolled back, and the next writer continues from the last commit. So all rules of the domain hold as they do in one process.
@@ -35,7 +35,7 @@ _AWAY = ("08", "57P", "53300", "55P03", "25P03", "25P04")
 
 
 def is_postgresql(url: str) -> bool:
-    """Whether this SQLAlchemy URL is one of PostgreSQL."""
+    """Whether this SQLAlchemy URL names a PostgreSQL database."""
     return url.startswith("postgresql")
 
 
@@ -106,7 +106,7 @@ class Lead:
 
 
 class OtherProcesses:
-    """The other processes of this database: tells them of this process's commits, and hears of theirs."""
+    """The other processes of this database: notifies them of this process's commits, and receives their notifications."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -32,7 +32,7 @@ from udo_protocol.errors import UsageError
 def open_engine(url: str, *, durable: bool = False) -> Engine:
     """The engine of this database URL; with `durable` a commit is on the disk when it returns."""
     sqlite = url.startswith("sqlite")
-    # Error texts contain no values, for they may be secrets.
+    # Error texts contain no values, since these may be secrets.
     try:
         arguments = postgresql.connect_arguments() if postgresql.is_postgresql(url) else {}
         engine = create_engine(url, pool_size=16, max_overflow=64, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments)

@@ -36,7 +36,7 @@ UDO_REGISTRY=https://udo.example.org UDO_TOKEN=... udo push fraud --json
 
 @dataclass(frozen=True)
 class PackageOptions:
-    """What is packaged, and for which nodes."""
+    """The content of the package, and the nodes that it is for."""
 
     version: str | None = option(help="Version, instead of that in operator.toml.")
     python: str | None = option(help="Python of the nodes, such as 3.12; this one by default.")

@@ -31,7 +31,7 @@ _TELL_S = 1.0
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """What is recorded, and where to."""
+    """The length of a recording, its slot, and its file."""
 
     for_s: float = option(
         "--for", type=Duration(), required=True, metavar="TIME", help="How long to record: 500ms, 30s, 5m; Ctrl-C ends it earlier."

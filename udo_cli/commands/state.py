@@ -155,7 +155,7 @@ def export(deployment: str, session: str, file: Path, force: bool, address: str 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How a query begins with the state, and what may be lost by it."""
+    """How a query begins with the state, and the losses that are accepted."""
 
     start_epoch: int | None = option(
         type=click.IntRange(0), help="The first epoch of the query that will use it; by default the one after the export's."

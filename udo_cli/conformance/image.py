@@ -35,7 +35,7 @@ _UNPRIVILEGED = 65532
 
 
 def is_image(word: str) -> bool:
-    """Whether the word names an image and no program: NAME@VERSION, a file or folder that cannot be started, or a name with a tag."""
+    """Whether the word names an image and not a program: NAME@VERSION, a file or folder that cannot be started, or a name with a tag."""
     return shutil.which(word) is None and ("@" in word or ":" in word or Path(word).exists())
 
 

@@ -129,7 +129,7 @@ def beyond(open_: Open) -> None:
             try:
                 p.keyed(keyed(("a", "count", 1, None), ("a", do, 0, at)), [Known("a")])
             except AnsweredFailure as e:
-                # An SDK that cannot even read such a column, as Python's, knows no row.
+                # An SDK that cannot even read such a column, like Python's, does not know the row.
                 require(f"{do} at {at}: its row, if it says one", 1, e.failure.row if e.failure.HasField("row") else 1)
             else:
                 raise Mismatch(f"{do} at {at}: expected Failure, got an answer")

@@ -34,7 +34,7 @@ STOP_S = 10.0
 
 
 class Mismatch(Exception):
-    """The operator's behaviour differs from the case's."""
+    """The operator does not behave as the case expects."""
 
 
 class AnsweredFailure(Exception):
@@ -112,7 +112,7 @@ class Player:
         shares: bool = True,
         answer_bytes: int = DEFAULT.answer_bytes,
     ) -> None:
-        """Exchange Hello, Start and Ready. `unknown`: serialised fields that no version knows; `shares`: memory, if both sides can."""
+        """Exchange Hello, Start and Ready. `unknown`: serialised fields that no version knows; `shares`: share memory if both can."""
         require("whether it speaks version 1", True, (hello := self.hello()).oldest <= 1 <= hello.newest)
         self._schemas = schemas
         message = start_message(schemas, keyed, Context("conformance", "1"))

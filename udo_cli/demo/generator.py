@@ -18,11 +18,11 @@ DAYS = 120
 DAY_S = 86_400
 START_S = 1_522_540_800  # 2018-04-01, the handbook's first day
 RADIUS = 8.0
-# Mean number of payments of a card and day that are kept (0 to 4 are drawn; those whose time is outside of the day are dropped).
+# Mean number of payments per card and day that are kept (each card has a mean of 0 to 4; those whose time is outside the day are dropped).
 _PAYMENTS_PER_CARD_DAY = 1.94
 # Bounds the memory for distances between cards and terminals.
 _CARDS_AT_ONCE = 500
-# Two of 10,000 terminals, and three of 5,000 cards, become compromised on a day.
+# Two of 10,000 terminals, and three of 5,000 cards, become compromised each day.
 _PLACES_PER_DAY, _HOLDERS_PER_DAY = 2 / 10_000, 3 / 5_000
 
 

@@ -12,7 +12,7 @@ from udo_protocol.errors import UsageError
 
 # The default run: long enough to watch, short enough to wait for.
 RATE, SECONDS = 60_000.0, 20.0
-# A paced stream makes one micro-batch a second; an unpaced one makes them of the size from which larger ones gain nothing.
+# A paced stream makes one micro-batch a second; an unpaced one makes them so large that larger ones would gain nothing.
 BATCHES_PER_S, UNPACED_BATCH_ROWS = 1, 50_000
 LEAST_ROWS = 1_000
 

@@ -40,7 +40,7 @@ def deploy(api: Registry, operator: str, version: str) -> None:
 
 
 def _silent(_: str) -> None:
-    """Drop progress messages: the demo tells its own progress."""
+    """Drop progress messages: the demo reports its own progress."""
 
 
 def prepare(api: Registry, cache: Path, say: Callable[[str], None]) -> None:

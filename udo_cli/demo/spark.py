@@ -110,7 +110,7 @@ def _end() -> None:
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill processes that Spark has started and left, e.g. since it was interrupted while it started."""
+    """Kill processes that Spark has started and left, e.g. because it was interrupted while it started."""
     for process in (listed := list(processes)):
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -21,7 +21,7 @@ FILES_BYTES = 10 << 20
 
 @dataclass(frozen=True)
 class OperatorConfig:
-    """The configuration that a deployment gets beside the code; `files`: path in its working directory -> content."""
+    """The configuration that a deployment gets in addition to the code; `files`: path in its working directory -> content."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)

@@ -23,9 +23,9 @@ from udo_protocol.formats import manifest as manifests
 from udo_protocol.formats import sample_events
 from udo_protocol.formats.manifest import Manifest
 
-# Unpacked dependency layers that are kept for the next check: about as many as a user has operators in work at a time.
+# Unpacked dependency layers that are kept for the next check: about as many as the operators that a user works on at a time.
 UNPACKED_KEPT = 5
-# Those that were used more recently stay, too: a command that uses one does not last longer.
+# Those that were used within this time stay, too: no command that uses one takes longer.
 UNPACKED_UNUSED_S = 24 * 3600
 
 

@@ -21,7 +21,7 @@ from udo_cli.packing.layers import DEPENDENCIES_ROOT, Layer, pack
 from udo_protocol.errors import UsageError, WaitTimeout
 from udo_protocol.files import replace_file
 
-# What is kept of a layer in a file beside it.
+# The facts about a layer that are kept in a file beside it.
 _FACTS = ("digest", "diff_id", "size_bytes")
 
 # Time to resolve and download: large wheels over a slow connection.
@@ -64,7 +64,7 @@ def dependencies_layer(
 
 
 def _known(stored: Path, facts: Path) -> dict[str, Any] | None:
-    """What is known of a cached layer; None if it, or this, was not written to its end."""
+    """The facts about a cached layer; None if the layer or the facts were not written completely."""
     try:
         known, size = json.loads(facts.read_bytes()), stored.stat().st_size
     except (FileNotFoundError, ValueError):

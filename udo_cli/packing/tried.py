@@ -147,7 +147,7 @@ def _node(packed: Packed) -> Iterator[Manager]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the node manager's log, which is for those who run one: problems of the operator come as errors."""
+    """Silence the node manager's log, which is for those who run one: problems of the operator are raised as errors."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -186,7 +186,7 @@ def _shown(manager: Manager, packed: Packed) -> Iterator[None]:
             say(reader.end())
             reader.close()
         seen = {path.parent.name for path in readers}
-        for path in sorted(manager.settings.logs.glob("*/*.log")):  # instances that lived for less than a look
+        for path in sorted(manager.settings.logs.glob("*/*.log")):  # instances too short-lived to be seen above
             if path.stem.split("-")[1] not in seen:
                 say(logfile.tail(path, 0))
 

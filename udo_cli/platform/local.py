@@ -111,7 +111,7 @@ def stop(home: Home, say: Callable[[str], None]) -> list[str]:
         return stopped
 
 
-# The signals that end this command: without those that were ignored when it was started, as under nohup.
+# The signals that end this command, except those that were ignored when it was started, as under nohup.
 _SIGNALS = tuple(n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN)
 
 

@@ -41,7 +41,7 @@ class Shared:
 
 
 def slots(node: NodeClient, name: str) -> list[PlacedSlot]:
-    """The slots of the deployment, in the order of their places; any node can tell them."""
+    """The slots of the deployment, in the order of their places; any node can list them."""
     return [PlacedSlot(s.node, s.slot, tuple(ranges.parsed(s.groups, MOST_KEY_GROUPS))) for s in node.places(name).slots]
 
 

@@ -115,7 +115,7 @@ def await_drained(api: Registry, node: str, emptied: list[str], timeout_s: float
 
 
 def reached(api: Registry, update_id: str) -> tuple[list[str], list[str]]:
-    """The nodes that answer with the version of a finished update, and those that it did not reach since they are away."""
+    """The nodes that answer with the version of a finished update, and those that it did not reach because they are away."""
     nodes = api.update_status(update_id)["nodes"]
     return [n["node"] for n in nodes if n["state"] == "answering"], [n["node"] for n in nodes if n["state"] == "gone"]
 
@@ -127,7 +127,7 @@ def where(on: list[str], missed: list[str]) -> str:
 
 
 def follow(events: Iterator[Json], say: Callable[[str], None]) -> Json:
-    """Tell the events of an update as they come; return the last one, `done` or `rolled_back`. If the update ends otherwise, raise the
+    """Report the events of an update as they come; return the last one, `done` or `rolled_back`. If the update ends otherwise, raise the
     error of its code, or OperatorError."""
     last: Json = {}
     for last in events:

@@ -52,7 +52,7 @@ def _replicas(placement: Json | None) -> Iterable[Sequence[Any]]:
 
 
 def _elasticity(wish: Json) -> str:
-    """Who decides about the number of slots, in words."""
+    """How the number of slots is decided, in words."""
     if wish["mode"] == "off":
         return "by nobody but udo scale"
     how = f"by policy {wish['policy']}, {wish['least']} to {wish['most'] or 'one for each core'}"

@@ -28,7 +28,7 @@ from udo_protocol.limits import LEAST_SHARE
 from udo_protocol.queue.lane_end import LaneEnd
 
 Listener = Callable[[Any], None]
-# If no answer has come by then, the outcome of the push is read: only that tells of a full log.
+# If no answer has come by then, the outcome of the push is read: only that shows a full log.
 _SETTLE_MS = 20
 # An idle client renews its lane at least this often.
 _LOOK_IN_S = 200.0

@@ -32,8 +32,8 @@ from udo_protocol.queue.route import Route
 BUSY_INCREMENT_US, BUSY_CEILING_US = 500, 20_000
 # A slot takes frames by a newer route within about 10 ms: look after 0.2, 0.4 ... 1 ms, and push again after MOVED_LOOKS looks.
 MOVED_INCREMENT_US, MOVED_CEILING_US, MOVED_LOOKS = 200, 1_000, 20
-# How often the number of lanes that share a slot is looked up: too often for a person to notice a lag, too rarely to cost anything beside
-# the frames.
+# How often the number of lanes that share a slot is looked up: often enough that nobody notices a lag, rarely enough that the cost is
+# negligible beside that of the frames.
 SHARE_LOOK_S = 0.25
 # Spark itself starts a newer attempt only after an older one has failed. Any other newer attempt is a second evaluation of the call.
 TWICE = (

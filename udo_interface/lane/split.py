@@ -55,7 +55,7 @@ class SplitExchange:
         self._under_way: list[deque[Part]] = []
         self._collected = self._clock.monotonic()
         self._map_version = 0  # of the newest group map that a slot has sent
-        self._rerouted = 0  # how often refused frames were sent anew
+        self._rerouted = 0  # how often refused frames were sent again
         self._ends: Ends | None = None
         self._groups = [g for sender, _ in lanes if sender.stamp for g in sender.stamp.groups]  # that this attempt answers for
         for sender, _ in lanes:
@@ -98,7 +98,7 @@ class SplitExchange:
         item.sent = True
 
     def _push_rows(self, item: Item, rows: Rows, events: pa.RecordBatch) -> None:
-        """Send these rows of an item. When groups move meanwhile, the rows not yet sent are split anew."""
+        """Send these rows of an item. When groups move meanwhile, the rows not yet sent are split again."""
         left = deque([(rows, events)])
         while left:
             rows, events = left.popleft()
@@ -317,7 +317,7 @@ class SplitExchange:
         yield from self._drain(0)
 
     def _push_ends(self, ends: Ends) -> None:
-        """Send END to each slot that has had none, and to the slots of groups that no END has named."""
+        """Send END to each slot that has not had one, and to the slots of groups that no END has named."""
         while ends.slots or ends.groups:
             slot = ends.slots.pop(0) if ends.slots else self._place(ends.groups[0])
             self._settle(slot)

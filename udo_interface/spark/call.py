@@ -211,7 +211,7 @@ class DeployedOperator:
         return fetch(self.name, registry_url(self._registry or conf(REGISTRY_SETTING, "")), certificates(conf(TLS_SETTING, "")))
 
     def _plan(self, df: DataFrame, inside: Batch | None) -> int:
-        """The number of this plan; in foreachBatch, which plans each batch anew, the number of the first plan of the query's run."""
+        """The number of this plan; in foreachBatch, which plans each batch separately, the number of the first plan of the query's run."""
         run = None if inside is None else (inside.query, inside.run)
         with _planning:
             if run is not None and (first := _first_plans.get(run)) is not None:
@@ -251,7 +251,7 @@ class DeployedOperator:
 
 
 class OperatorsByName:
-    """`udo("fraud")` is an operator by the name of its deployment; `udo.ls()` lists the deployments."""
+    """`udo("fraud")` is the operator of the deployment with that name; `udo.ls()` lists the deployments."""
 
     def __call__(
         self,
@@ -310,7 +310,7 @@ def _merged(options: CallOptions, changes: dict[str, Any]) -> CallOptions:
 
 
 def _mapped(df: DataFrame, task: Task, schema: T.StructType) -> DataFrame:
-    """The task's answers. PySpark's mapInArrow looks columns up by unquoted name: columns it would misread are renamed for the way."""
+    """The task's answers. PySpark's mapInArrow looks columns up by unquoted name: columns it would misread are renamed on the way."""
     names = df.columns
     if any("." in name or "`" in name or name == "*" for name in names):
         df, task = df.toDF(*(f"_{n}" for n in range(len(names)))), replace(task, columns=tuple(names))
@@ -338,7 +338,7 @@ def _stored(location: str | os.PathLike[str], deployed: Deployed, *, lasting: bo
     return stored
 
 
-# Entries that are kept of what foreachBatch has planned: far more than a driver's queries use at a time, so those left out have ended.
+# Entries kept about plans made in foreachBatch: far more than a driver's queries use at a time, so the queries of dropped ones have ended.
 _KEPT_ENTRIES = 10_000
 _planning = Lock()
 _first_plans: dict[tuple[str, str], int] = {}  # (query, run) -> the number of the first plan that foreachBatch made in it
@@ -347,7 +347,7 @@ _batches: dict[tuple[str, str, str, str], tuple[str, int]] = {}  # query, run, d
 
 def _call_id(inside: Batch | None, deployment: str, uid: str) -> str:
     """An id of this call among those of a run that use the same state: the same when its plan is evaluated again, and from batch to batch
-    in foreachBatch, whichever other calls a batch makes."""
+    in foreachBatch, whatever other calls a batch makes."""
     if inside is None:
         return secrets.token_hex(4)
     with _planning:

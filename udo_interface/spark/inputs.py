@@ -1,4 +1,4 @@
-"""Calls of operators with several inputs: their DataFrames become one, as udo_protocol.formats.inputs says."""
+"""Calls of operators with several inputs: their DataFrames become one, as udo_protocol.formats.inputs describes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def build(target: Path, env: Mapping[str, str] | None = None) -> None:
     home = java_home(env)
     java = str(home / "bin" / "java") if home else shutil.which("java", path=env.get("PATH")) or "java"
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{secrets.token_hex(4)}-{target.name}")  # process numbers are alike in containers that share a cache
+    draft = target.with_name(f".{secrets.token_hex(4)}-{target.name}")  # containers that share a cache may have equal process ids
     compiler = ["scala.tools.nsc.Main", "-usejavacp", "-deprecation:false", "-d", str(draft)]
     command = [java, *_JVM, "-cp", f"{spark_jars(env)}/*", *compiler, *map(str, sorted(SOURCES.glob("*.scala")))]
     try:

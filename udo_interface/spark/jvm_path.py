@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _CALLS = "org.apache.spark.sql.udo.UdoCalls"
 _lock = Lock()
-_attached: dict[str, Any] = {}  # the running application -> its UdoCalls, or the error why it has none
+_attached: dict[str, Any] = {}  # the running application -> its UdoCalls, or the error that says why it has none
 # Casts to these never lose a value where require_input has let a column pass.
 _WIDENED = (pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal128)
 
@@ -98,7 +98,7 @@ def _node(conf: Callable[[str, str], str | None]) -> str:
 
 
 def layout(t: pa.DataType) -> pa.DataType:
-    """The common form of all types whose values Spark writes and reads alike: without time zones and widths of offsets."""
+    """The common form of all types whose values Spark writes and reads in the same way: without time zones and widths of offsets."""
     if pa.types.is_timestamp(t):
         return pa.timestamp(t.unit)
     if pa.types.is_large_string(t):

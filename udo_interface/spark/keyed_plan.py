@@ -37,7 +37,7 @@ class Batch:
 
 
 def around(df: DataFrame) -> Batch | None:
-    """The micro-batch in whose foreachBatch this DataFrame is made; None if it is made in none."""
+    """The micro-batch in whose foreachBatch this DataFrame is made; None outside of foreachBatch."""
     if (calls := _calls(df)) is not None:
         found = list(calls.around(df._jdf))
         return Batch(*found) if found else None

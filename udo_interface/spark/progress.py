@@ -1,8 +1,8 @@
 """Refuses asynchronous progress tracking in a streaming query with a keyed call, before its first event.
 
 Such a query writes offsets now and then, not with every micro-batch. After a restart it runs the events of several epochs as one epoch,
-under the last one's number, and these events would count twice. Spark refuses the option for its own stateful operators, but takes Python
-operators for stateless. The option belongs to the query's writer, which comes after the call, so a listener checks it when the query
+under the last one's number, and these events would count twice. Spark refuses the option for its own stateful operators, but treats Python
+operators as stateless. The option belongs to the query's writer, which comes after the call, so a listener checks it when the query
 starts, in the query's own thread: every task of the query can read the local property that the listener sets there.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class _Listener:
-    """Called by Spark's JVM; methods carry the names of its interface."""
+    """Called by Spark's JVM; the methods have the names that its interface requires."""
 
     def __init__(self, session: SparkSession) -> None:
         self._context, self._shared = session.sparkContext, session._jsparkSession.sharedState()

@@ -59,7 +59,7 @@ _OTHER = {
 
 
 def quoted(column: str) -> Column:
-    """The column of exactly this name: without quotes Spark would read a dot in it as the way into a struct."""
+    """The column of exactly this name: without quotes Spark would read a dot in it as access to a field of a struct."""
     return col("`" + column.replace("`", "``") + "`")
 
 
@@ -138,7 +138,7 @@ def _is_untold(t: T.DataType) -> bool:
 
 
 def _within(t: T.DataType, meant: Callable[[T.DataType], bool]) -> T.DataType | None:
-    """The first type that is meant, of `t` and the types it consists of."""
+    """The first type that `meant` accepts, of `t` and the types it consists of."""
     if isinstance(t, T.ArrayType):
         return _within(t.elementType, meant)
     if isinstance(t, T.MapType):
@@ -175,7 +175,7 @@ def require_input(have: T.StructType, want: pa.Schema, what: str) -> None:
 
 
 def as_told_apart(conf: Callable[[str, str], str | None]) -> Callable[[str], str]:
-    """A function whose result is the same for two column names if a session with these settings takes them for one column."""
+    """A function whose result is the same for two column names if a session with these settings treats them as one column."""
     return str if is_true(conf, "spark.sql.caseSensitive") else str.casefold
 
 

@@ -1,6 +1,6 @@
 """Operators in SQL: `SELECT * FROM udo('fraud', TABLE(tx))`, once `register(spark)` was called.
 
-This is no Python table function. Spark calls such a function for each row, begins it anew with each key and tells it neither the query nor
+This is not a Python table function. Spark calls such a function for each row, restarts it for each key and tells it neither the query nor
 the epoch, so a keyed call could not be exactly once. Instead Spark's analyzer asks the driver for the plan of the call, and gets the plan
 that `udo("fraud")(df)` makes: from there on SQL and DataFrames are the same, batch and streaming.
 """

@@ -144,7 +144,7 @@ class Task:
         self, items: Iterator[tuple[pa.RecordBatch, Any]], sent: pa.Schema, of: Evaluation | None
     ) -> Iterator[tuple[PendingFrame, pa.RecordBatch, Place]]:
         first = next(items, None)
-        if first is None and not self.keyed:  # nothing to ask in this partition
+        if first is None and not self.keyed:  # nothing to send in this partition
             return
         given = items if first is None else itertools.chain([first], items)
         request = self.request(of)

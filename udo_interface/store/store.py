@@ -172,7 +172,7 @@ class SessionStore:
             found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=epoch is None))
         except OSError as e:
             raise self._away(f"{below} cannot be listed", e) from e
-        # In an object store an empty object is left by a refused upload: closing its stream sent what was left, nothing.
+        # In an object store a refused upload leaves an empty object: closing its stream sent the rest, which was nothing.
         complete = 1 if self._files.type_name in OBJECT_STORES else 0
         return [
             f for info in found if info.is_file and info.size >= complete and (f := parsed(info.path, self.stored.key_groups)) is not None

@@ -1,4 +1,4 @@
-"""An attempt with a state store: before its events it restores the state that its key groups lack, after END it saves the epoch's changes.
+"""An attempt with a state store: before its events it restores the state that its key groups lack; after END it saves the epoch's changes.
 
 The task's answers end only when the epoch's file is in its place, so Spark commits no epoch whose state is not in the store.
 """
@@ -31,7 +31,7 @@ Answers = Iterator[tuple[PendingFrame, pa.RecordBatch]]
 @dataclass
 class Lacking:
     """`epochs`: for each group without the state that the epoch needs, the epoch of the state it has (-1: none). `behind`: event times
-    may be lacking. `state_version`: the operator's."""
+    may be missing. `state_version`: the operator's."""
 
     epochs: dict[int, int] = field(default_factory=dict)
     behind: bool = False
@@ -71,7 +71,7 @@ class StoreLane:
 
     def restore(self) -> None:
         """Give the instances the state that they lack of this attempt's groups. StateLost if the store lacks it too."""
-        while not self._restored():  # key groups have moved: what was restored completely by then is not lacking any more
+        while not self._restored():  # key groups have moved: what was restored completely by then is no longer missing
             pass
 
     def _restored(self) -> bool:
@@ -87,7 +87,7 @@ class StoreLane:
         if not files and (stamp.start_empty or stamp.since == -1 or not found.epochs):
             return True
         lacking = [n for n, here in found.epochs.items() if not _serves(files, n, here, epoch)]
-        # With start_empty, go on from the state there is, whichever its epoch.
+        # With start_empty, continue from the state that exists, whatever its epoch.
         since = max(f.epoch for f in files) if stamp.start_empty and files else stamp.since
         values, versions = self.store.values(files, lacking, epoch, since)
         told = event_times.fields(self.store.highest(files, epoch))
@@ -107,7 +107,7 @@ class StoreLane:
         return {slot: placed.get(slot, []) for slot in self.split.slots}
 
     def _lacking(self) -> Lacking | None:
-        """The state that is lacking; None if key groups have moved meanwhile."""
+        """The missing state; None if key groups have moved meanwhile."""
         mine, slots = set(self.split.groups), self._slots()
         found, runs = Lacking(), set[int]()
         for slot, groups in slots.items():

@@ -27,7 +27,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?://([^/?]*))?([/?].*)?", re.DOTALL)
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/[^/].*)", re.DOTALL)
-# The first pyarrow that can be told by URI to send a small file with one request instead of three.
+# The first pyarrow with a URI option for sending a small file with one request instead of three.
 _ONE_REQUEST = 21
 _HINTS = {
     "s3": (
@@ -68,7 +68,7 @@ def located(location: str | os.PathLike[str]) -> str:
 def reached(location: str) -> tuple[fs.FileSystem, str]:
     """The file system of a location from `located`, and the directory there. UsageError if pyarrow cannot reach it.
 
-    The path is taken literally, as by Spark: `%20` is no space, and a space need not be encoded. The text after `?` is
+    The path is taken literally, as by Spark: `%20` is not a space, and a space need not be encoded. The text after `?` is
     pyarrow's options.
     """
     from pyarrow import fs  # not at the top: tasks without a store need not wait for it
@@ -101,7 +101,7 @@ def require_writable(location: str) -> None:
 
 
 def put(files: fs.FileSystem, path: str, data: bytes | pa.Buffer) -> None:
-    """Write a file under that name, all of it or nothing; in a local directory also if the host crashes."""
+    """Write a file under that name, all of it or nothing; in a local directory even if the host crashes."""
     if files.type_name in OBJECT_STORES:
         with files.open_output_stream(path) as f:
             f.write(data)

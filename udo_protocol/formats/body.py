@@ -187,7 +187,7 @@ def _check_layout(meta: pa.Buffer, body_bytes: int, rows: int | None, schema: pa
 
 def members(data: bytes, table: int) -> tuple[int, int, int, int]:
     """The positions of the first four members of a flatbuffer table; 0 for an absent one."""
-    size, _, a, b, c, d = _VTABLE(data, table - _INT(data, table)[0])  # bytes beyond `size` are no members
+    size, _, a, b, c, d = _VTABLE(data, table - _INT(data, table)[0])  # bytes beyond `size` are not members
     return (
         table + a if a and size > 4 else 0,
         table + b if b and size > 6 else 0,

@@ -1,5 +1,5 @@
 """Operators with several inputs: all events travel in one schema with the columns of all inputs, so that frames, slots, recordings and
-operators in any language need not know of inputs.
+operators in any language need not know about inputs.
 
 A first column, `input`, names the input of an event; the columns of the inputs follow in their order. A column that several inputs
 share is one column; a column is null in events of the inputs that do not have it.

@@ -117,7 +117,7 @@ def to_ipc(schema: pa.Schema) -> bytes:
 
 
 def from_ipc(data: bytes) -> pa.Schema:
-    """Inverse of to_ipc. ProtocolError for bytes that are no schema, and for types that frames do not carry."""
+    """Inverse of to_ipc. ProtocolError for bytes that are not a schema, and for types that frames do not carry."""
     return read_schema(data)
 
 

@@ -31,7 +31,7 @@ _METADATA_BYTES = 64 << 10
 # A dead letter holds a whole event, which may be as large as a frame, twice over.
 _MESSAGE_BYTES = 256 << 20
 _OPTIONS = [
-    # Else Ctrl-C just before gRPC starts its thread for a stream leaves a call that nobody ends, and closing the channel hangs.
+    # Otherwise Ctrl-C just before gRPC starts its thread for a stream leaves a call that nobody ends, and closing the channel hangs.
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
     ("grpc.max_metadata_size", _METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
@@ -42,9 +42,9 @@ _OPTIONS = [
 ]
 # Added to the time that the node manager itself may wait.
 _MARGIN_S = 10.0
-# Between two checks whether the node asked for a lane still has the slots.
+# The pause between two checks whether the node that was asked for a lane still has the slots.
 _MOVED_LOOK_S = 0.25
-# For reading the state at a recording's start, and writing its last frames.
+# Added for reading the state at a recording's start, and for writing its last frames.
 _RECORD_MARGIN_S = 120.0
 # Signs of a failed handshake in gRPC's details: its status is that of an unreachable host. A node that dies in a handshake resets it.
 _HANDSHAKE_SIGNS = ("handshake", "certificate", "ssl_error", "alert")
@@ -290,7 +290,7 @@ class NodeClient:
         return self._call("StateDrop", request, timeout_s)  # type: ignore[no-any-return]
 
     def record(self, deployment: str, for_s: float, frames: int = 0, slot: int | None = None) -> Iterator[pb.RecordPart]:
-        """Record what a slot (None: the only one) answers for `for_s` seconds, at most `frames` (0: all). Close it to end it early."""
+        """Record the input of a slot (None: the only one) for `for_s` seconds, at most `frames` (0: all). Close it to end it early."""
         request = pb.RecordRequest(deployment=deployment, for_ms=round(for_s * 1000), frames=frames, slot=slot)
         return self._stream("Record", request, for_s + _RECORD_MARGIN_S)
 

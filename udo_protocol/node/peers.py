@@ -16,7 +16,7 @@ PEER_HEADER = "udo-peer"
 
 
 def peer_key(token: str, node: str) -> str:
-    """The proof for a call to the node `node`; without a token '', which no node accepts."""
+    """The proof for a call to the node `node`; '' without a token, which no node accepts."""
     return hmac.new(token.encode(), f"udo node {node}".encode(), hashlib.sha256).hexdigest() if token else ""
 
 

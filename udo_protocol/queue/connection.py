@@ -69,7 +69,7 @@ class Connection:
         tls: Tls | None = None,
     ) -> None:
         self.path, self.login = path, login
-        self.place = ""  # where the connection leads to, in front of the text of its loss
+        self.place = ""  # where the connection leads; begins the text of the error when it is lost
         self._timeout_s = 0.0
         self._held: list[Any] = []  # commands that wait for the next write
         self._buffer = bytearray(_RECEIVE_BYTES)

@@ -1,4 +1,4 @@
-"""Waiting until what a server was told is on its disk."""
+"""Waits until everything written to a server is on its disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WAIT_MS = 10_000
 
 
 def synced(server: Connection, what: str) -> None:
-    """Wait until all writes of this connection are on disk; ServerLost, with `what` was written, if that takes too long."""
+    """Wait until all writes of this connection are on disk; ServerLost, which names `what` was written, if that takes too long."""
     if server.call("WAITAOF", 1, 0, WAIT_MS, timeout_s=WAIT_MS / 1000 + server.default_timeout_s)[0] < 1:
         raise late(server, what)
 

@@ -10,10 +10,10 @@
 | `owner`          | queue, state | int    | token of the only instance that may answer or checkpoint        |
 | `tokens`         | state        | int    | last token handed out; tokens only grow                         |
 | `route`          | queue        | hash   | `v` version of the routing table, `table` its JSON; `cut`: number of |
-|                  |              |        | a move's frame; `frame`, `told`: the node manager's last, and count |
+|                  |              |        | a move's frame; `frame`, `told`: the node manager's last frame, and how many it has written |
 | `pins`           | queue        | hash   | pin id -> `seq:expiry_ms`: the trim stops before `seq`          |
 | `parked`         | queue        | set    | readers that wait on their doorbell                             |
-| `lanes`          | queue        | set    | the open lanes, and some that no longer are                     |
+| `lanes`          | queue        | set    | the open lanes, and some that are no longer open                |
 | `waiting`        | queue        | set    | standbys that wait for their promotion                          |
 | `bell:{reader}`  | queue        | list   | doorbell of one reader, length <= 1                             |
 | `lane:{lane}`    | queue        | hash   | `last` number accepted; `parked` = 1 while its producer waits;  |
@@ -31,8 +31,8 @@
 | `compared:{inst}`| queue        | string | JSON: the results of a comparing instance so far                |
 | `differ:{inst}`  | queue        | list   | JSON of examples not fetched yet                                |
 | `status`         | queue        | string | JSON: why the slot does not serve; absent while it serves       |
-| `behind`         | queue        | string | set while a ready standby has answered frames left to try: no good time to promote |
-| `turning`        | queue        | string | set while an epoch ends (turns.py): no good time to promote     |
+| `behind`         | queue        | string | set while a ready standby still has to try answered frames: not a good time to promote |
+| `turning`        | queue        | string | set while an epoch ends (turns.py): not a good time to promote  |
 | `ckpt`           | state        | string | `seq run_id`: last frame that durable state covers, and the queue server's run |
 | `riding`         | state        | list   | lane, answer ...: durable answers that may not be emitted yet   |
 | `sessions`       | state        | hash   | session -> its record (udo_runtime.durable.sessions)                     |

@@ -18,10 +18,10 @@ from udo_protocol.queue.keys import SlotKeys
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`version`: the only one by which the slot takes frames; 0: never changed. `slots`: all slots, by their prefixes; of a deployment over
-    nodes by the names that the registry's placement gives them.
+    """`version`: the only one by which the slot takes frames; 0: never changed. `slots`: all slots, by their prefixes; for a deployment
+    over nodes by the names that the registry's placement gives them.
 
-    Of a keyed deployment also its group map: `map_version`; `groups`: the place of each key group's slot; `versions`: the version by
+    For a keyed deployment also its group map: `map_version`; `groups`: the place of each key group's slot; `versions`: the version by
     which each slot takes frames once it knows this map.
     """
 
@@ -40,7 +40,7 @@ class Route:
 
     @classmethod
     def decode(cls, table: Any) -> Route:
-        """The route in the text of a MOVED reply; ProtocolError if it is no route."""
+        """The route in the text of a MOVED reply; ProtocolError if it is not a route."""
         try:
             found = json.loads(bytes(table))
             lists = (tuple(map(int, found.get(name, ()))) for name in ("groups", "versions"))

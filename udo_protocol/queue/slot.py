@@ -148,7 +148,7 @@ def open_lanes(queue: Connection, slots: Sequence[SlotKeys]) -> list[int]:
 
 
 def owner(queue: Connection, keys: SlotKeys) -> int:
-    """The owner's token, which no operator can write; 0 if the slot never had one."""
+    """The owner's token, which no operator can write; 0 if the slot never had an owner."""
     return as_int(queue.call("GET", keys.owner))
 
 

@@ -1,6 +1,6 @@
-"""Streams to a server: by the path of a Unix socket, or by TCP with mutual TLS (`rediss://host:port`).
+"""Streams to a server: by the path of a Unix socket, or over TCP with mutual TLS (`rediss://host:port`).
 
-Never by TCP without TLS: passwords and events would travel in clear text. The codec uses both through one interface.
+Never over TCP without TLS: passwords and events would travel in clear text. The codec uses both through one interface.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from udo_protocol.registry.content import ContentClient
 from udo_protocol.registry.http import BRIEFLY_S, RESTART_S, Json, Streamed, retrying
 
 if TYPE_CHECKING:
-    from udo_protocol.registry.wanted import NodeReport  # what only sends requests does without pydantic and pyarrow
+    from udo_protocol.registry.wanted import NodeReport  # code that only sends requests needs neither pydantic nor pyarrow
 
 __all__ = ["FINAL", "Registry"]
 # A paused registry process still accepts connections: after this wait a node turns to the next one, before the node counts as away (10 s).
@@ -38,8 +38,8 @@ FINAL = UPDATE_FINAL
 
 
 class DeployOptions(TypedDict, total=False):
-    """Options of a deployment; each left out, or None, has the registry's default. slots: on each node, with over_nodes in all. replicas:
-    of each slot, on other nodes. policy: for events that the operator fails on. limits, elasticity: by name."""
+    """Options of a deployment; one that is left out, or None, has the registry's default. slots: on each node, with over_nodes in all.
+    replicas: of each slot, on other nodes. policy: for events that the operator fails on. limits, elasticity: by name."""
 
     env: Mapping[str, str] | None
     secrets: Mapping[str, str] | None
@@ -201,7 +201,7 @@ class Registry(ContentClient, ApplicationsClient):
         incarnation: str = "",
     ) -> Json:
         """Report that the node lives, at its start and every `interval_s` of the reply. Until then a node takes no part in updates. With
-        `anew` in the reply the registry knows nothing of its deployments: all have to be reported.
+        `anew` in the reply the registry knows nothing about the node's deployments: all have to be reported.
 
         Conflict, as for the node's other calls, if there is a node of that name with another incarnation.
         """
@@ -304,7 +304,7 @@ def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Json]]:
 
 
 def _by(incarnation: str, before: str = "?") -> str:
-    """The query parameter that tells which node of that name asks."""
+    """The query parameter that says which node of that name asks."""
     return f"{before}incarnation={_q(incarnation)}" if incarnation else ""
 
 

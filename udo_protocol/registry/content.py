@@ -56,7 +56,7 @@ class ContentClient(HttpClient):
                     return
                 if last := int(self._send("GET", location).headers["Range"].partition("-")[2]):
                     begin = last + 1
-                else:  # 0-0 is said of one byte, and of none: a new upload has none
+                else:  # 0-0 stands for one byte, and for none: a new upload has none
                     anew = self._mount(repository, digest)
                     if anew is None:
                         return
@@ -65,7 +65,7 @@ class ContentClient(HttpClient):
             with path.open("rb") as file:
                 rest = os.fstat(file.fileno()).st_size - file.seek(begin)
                 headers = {"Content-Length": str(rest), "Content-Type": "application/octet-stream"}
-                if begin and rest:  # a broken request may have left more than it had when it was asked
+                if begin and rest:  # a broken request may have stored more since the registry was asked
                     headers["Content-Range"] = f"{begin}-{begin + rest - 1}"
                 content = iter(lambda: file.read(_CHUNK), b"")
                 self._send("PUT", f"{location}?digest={quote_plus(digest)}", content=content, headers=headers)

@@ -38,7 +38,8 @@ class HttpClient:
     """A peer at `url`: `http://host:port`, `https://...` or `unix:/path.sock`; several, separated by commas, are processes of one registry.
     Safe to share between threads and after a fork.
 
-    `tls`: for https, the authority that vouches for the peer, and this side's certificate; by default the system's authorities, and none.
+    `tls`: for https, the authority that vouches for the peer, and this side's certificate; by default the system's authorities, and no
+    certificate.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What a registry wants of its nodes and what these report, as types: the documents of GET .../wanted and POST .../report.
+"""The state that a registry wants of its nodes, and their reports, as types: the documents of GET .../wanted and POST .../report.
 
-A node carries out the wanted state by one rule: it serves each deployment as told. Within an update, by phase: `canary`, it starts the new
+A node carries out the wanted state by one rule: it serves each deployment as given. Within an update, by phase: `canary`, it starts the new
 version in a slot of its own (keyed: beside the owners), reports "ready", directs `percent` of the new lanes there (keyed: lets it try
 `percent` of the key groups, canary.share_of_groups) and reports "observed" with its counts about once a second; `prepare`, it starts a
 standby of the new version and reports "ready"; `promote` (the deployment's version is then already the new one), it changes the owner and
@@ -26,7 +26,7 @@ DETAIL_CHARS = 100_000
 
 
 class UpdatePhase(StrEnum):
-    """What an update wants of the nodes now; see the module."""
+    """The step that an update requires of the nodes now; see the module."""
 
     CANARY = "canary"
     PREPARE = "prepare"
@@ -66,7 +66,7 @@ class WantedDeployment:
     """A deployment as every node is to serve it.
 
     `slots`: on each node, or with `placement` (udo_protocol.state.placement.Placement, as a document) on all nodes together. `made`: a
-    higher one means another deployment of that name, with none of the former one's state. `generation`: another one means that what was
+    higher one means another deployment of that name, with none of the former one's state. `generation`: a new one means that what was
     refused is to be tried again. `config`: env, secrets, files (path: base64), limits and policy; elasticity, unless it is the default; and
     application ({name, mode, settings}), if it belongs to one.
     """
@@ -116,7 +116,7 @@ class WantedDeployment:
 
 @dataclass(frozen=True)
 class MovedSession:
-    """A keyed session whose group map has been released: what a node knows of it by an earlier `version` no longer holds."""
+    """A keyed session whose group map has been released: a node's knowledge of it by an earlier `version` no longer holds."""
 
     deployment: str
     session: str
@@ -125,7 +125,7 @@ class MovedSession:
 
 @dataclass(frozen=True)
 class WantedState:
-    """What is wanted of every node; with secrets, so only for nodes. `addresses`: host:port of the nodes that listen for other hosts."""
+    """The wanted state of every node; has secrets, so only for nodes. `addresses`: host:port of the nodes that listen for other hosts."""
 
     generation: int
     moved: tuple[MovedSession, ...] = ()
@@ -134,7 +134,7 @@ class WantedState:
 
     @classmethod
     def parse(cls, found: Document) -> WantedState:
-        """Inverse of `document`. ProtocolError says which part is not as expected: nothing of such a state is carried out."""
+        """Inverse of `document`. ProtocolError says which part is not as expected: no part of such a state is carried out."""
         part = "its generation, moved sessions or addresses"
         try:
             moved = tuple(MovedSession(str(m["deployment"]), str(m["session"]), int(m["version"])) for m in found.get("moved", ()))
@@ -158,8 +158,8 @@ class WantedState:
 
 
 class NodeReport(BaseModel):
-    """What a node reports of a deployment: "answering" when it serves, "failed" when it cannot, "refused" when it does not take the image,
-    else what it does. Also the body of POST /api/v1/nodes/<node>/report.
+    """A node's report on a deployment: "answering" when it serves, "failed" when it cannot, "refused" when it does not take the image,
+    else its current activity. Also the body of POST /api/v1/nodes/<node>/report.
 
     Within an update, `update_id` and as `phase` the step: pulling, starting, ready, promoting, answering or failed; or observed, with the
     canary's counts as `measured`.

@@ -63,7 +63,7 @@ def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: 
     """
     if is_taken(state, keys, version):
         return ""
-    names = [""]  # an element also where nothing was handed over
+    names = [""]  # never empty, even if nothing was handed over
     for name, value in carried:
         state.call("RESTORE", keys.taking(copy, name), _COPY_MS, value, "REPLACE")
         names.append(name)

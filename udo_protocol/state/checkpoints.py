@@ -159,9 +159,9 @@ def has_runs(state: Connection, keys: SlotKeys, session: str) -> bool:
 def order_after(state: Connection, keys: SlotKeys, session: str, plan: int) -> None:
     """Order all runs that are first seen from now on after those of plans below `plan`, unless runs of the session are known.
 
-    Other slots may have been told the numbers of runs that this one, having lost its disk, does not know.
+    Other slots may know the numbers of runs that this one, having lost its disk, does not know.
     """
-    before = f"{plan * RUNS_OF_A_PLAN} 0 "  # as of a run without a name, of a plan before all others
+    before = f"{plan * RUNS_OF_A_PLAN} 0 "  # like that of a run without a name, of a plan before all others
     replication.write(state, keys, [("HSETNX", keys.runs(session), "", before)])
 
 

@@ -112,7 +112,7 @@ def prepare(queue: Connection, keys: SlotKeys, version: int, groups: Sequence[in
 
 
 def prepare_source(queue: Connection, keys: SlotKeys, version: int) -> int:
-    """Let the source's owner make a checkpoint, so that little is left for that at the cut. Returns the number of the frame it covers."""
+    """Let the source's owner make a checkpoint, so that little is left to write at the cut. Returns the number of the frame it covers."""
     return _tell(queue, keys, Header(lane=LANE, number=version, kind=PREPARE))
 
 

@@ -41,7 +41,7 @@ class PiecePlace(NamedTuple):
 @dataclass
 class StoredGroup:
     """One key group as stored. `meta`: label, END flag, undo, candidate (udo_runtime/state/groups.py, `Group.meta`). Large values from the
-    server are Arrow buffers: read them with what takes any buffer; `in` looks for no bytes there."""
+    server are Arrow buffers: read them with functions that take any buffer; `in` does not find bytes there."""
 
     meta: bytes = b""
     base: bytes | None = None

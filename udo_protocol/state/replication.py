@@ -253,7 +253,7 @@ def require(state: Connection, keys: SlotKeys, node: str) -> None:
 def acknowledge(state: Connection, keys: SlotKeys, node: str, position: str) -> bool:
     """Note that the node holds the log up to that position, and trim entries that all nodes hold.
 
-    False if the log was not kept for the node: it was no replica for a while, and has to copy the slot again.
+    False if the log was not kept for the node: it was not a replica for a while, and has to copy the slot again.
     """
     if state.call("HMGET", keys.replicated, node, _PIN + node) == [None, None]:
         return False

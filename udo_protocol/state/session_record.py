@@ -18,9 +18,9 @@ from udo_protocol.state import pieces
 class SessionRecord:
     """last_ended: the highest epoch with an answered END; run: the place of its newest run; keys, bytes: of the state in this slot.
 
-    key_groups: over how many its keys are spread, None if that is not known yet. failed: attempts that met an error, each (partition, run,
-    epoch, attempt). restoring: groups that have arrived from a store in part, each (group, run, epoch, attempt) with the attempt that
-    restores them; None without a store. at: when it was written, in s since 1970.
+    key_groups: the number that its keys are spread over, None if that is not known yet. failed: attempts that met an error, each
+    (partition, run, epoch, attempt). restoring: groups that have arrived only in part from a store, each (group, run, epoch, attempt) with
+    the attempt that restores them; None without a store. at: when it was written, in s since 1970.
     """
 
     last_ended: int | None = None

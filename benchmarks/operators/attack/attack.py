@@ -1,6 +1,6 @@
 """A hostile operator: tries attacks that no operator should be able to carry out, and answers with its results. All are bounded.
 
-`arguments` is a JSON object with the targets outside, so that no attack fails for want of knowledge. The operator runs in its engine's
+`arguments` is a JSON object with the targets outside, so that no attack fails for lack of knowledge. The operator runs in its engine's
 process or in one of its own; in the latter case it lies to its engine.
 """
 

@@ -72,7 +72,7 @@ class Unwrapped(History):
 
 
 class OneMore(Unwrapped):
-    """Answers each event with a row more; never to serve."""
+    """Answers each event with one more row; must never serve."""
 
     def process(self, event: Event, ctx: Any) -> Answers:
         """Do the same, and add the row."""

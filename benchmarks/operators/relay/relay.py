@@ -1,4 +1,4 @@
-"""Forwards the events of the chaos to a keyed operator, whose answers show if any was lost or doubled."""
+"""Forwards the events of the chaos runs to a keyed operator, whose answers show if any was lost or doubled."""
 
 from __future__ import annotations
 

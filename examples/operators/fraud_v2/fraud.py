@@ -8,7 +8,7 @@ from udo_runtime import operator
 
 AMOUNT_LIMIT = 220.0
 HABIT_FACTOR = 3.0  # payments vary by half their mean: three times the mean is four standard deviations away
-HABIT_PAYMENTS = 5  # fewer payments are no habit
+HABIT_PAYMENTS = 5  # fewer payments are not a habit
 TERMINAL_FRAUDS = 2  # one may be the card's fault, two are the terminal's
 
 

@@ -1,4 +1,4 @@
-"""A pattern over two inputs: news, and within a minute the first trade whose price differs by 2 % from the last before the news.
+"""A pattern over two inputs: news, and within a minute the first trade whose price differs by 2 % from the last price before the news.
 
 Events wait until event time has passed them in both inputs, and are then processed in the order of their times.
 """

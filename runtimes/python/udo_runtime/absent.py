@@ -1,4 +1,4 @@
-"""Remembers that there is no `dateutil`, for as long as it is looked for in the same places.
+"""Remembers that there is no `dateutil`, until the places to look for it change.
 
 Arrow looks for it whenever it finds out the type of Python values (`pa.array([1])`, `pc.greater(column, 5.0)`), and a search of the
 whole path costs as much as the values of a frame.
@@ -16,13 +16,13 @@ _NAME = "dateutil"
 
 
 class Absent:
-    """A finder of `dateutil` that knows where it has been looked for in vain."""
+    """A finder of `dateutil` that remembers where it was not found."""
 
     def __init__(self) -> None:
         self._searched: tuple[Any, ...] | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """None, for the other finders to find it and all else. ModuleNotFoundError if none of them does."""
+        """None, so that the other finders look for the module. ModuleNotFoundError if none of them finds `dateutil`."""
         if name != _NAME:
             return None
         if (places := (*sys.meta_path, *sys.path)) != self._searched:
@@ -33,6 +33,6 @@ class Absent:
 
 
 def remember() -> None:
-    """Keep the outcome of looking for it, in this process."""
+    """Remember in this process whether there is a `dateutil`."""
     if not any(isinstance(finder, Absent) for finder in sys.meta_path):
         sys.meta_path.insert(0, Absent())

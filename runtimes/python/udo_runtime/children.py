@@ -1,4 +1,4 @@
-"""Keeps processes that user code starts from handling signals, and from ending, as the runtime does.
+"""Makes processes that user code starts handle signals, and end, as usual, not as the runtime does.
 
 A started program handles signals as usual: exec resets handlers, while an ignored signal would stay ignored. A forked process gets
 the usual handlers from this module, and ends when it would return from user code into the runtime, which must run only once.
@@ -19,13 +19,13 @@ _own_pid = 0  # 0: this is not a process of the runtime
 
 
 def begin() -> None:
-    """Declare this process one of the runtime, unlike those that it forks from now on."""
+    """Mark this process as one of the runtime's, unlike those that it forks from now on."""
     global _own_pid
     _own_pid = os.getpid()
 
 
 def answer_signals(stop: Callable[[], None]) -> None:
-    """Call `begin`, and let SIGTERM call `stop`. SIGINT is ignored: Ctrl-C also reaches the parent, which stops this process in order."""
+    """Call `begin`, and let SIGTERM call `stop`. SIGINT is ignored: Ctrl-C also reaches the parent, which stops this process properly."""
     begin()
     signal.signal(signal.SIGTERM, lambda *_: stop())
     signal.signal(signal.SIGINT, _nothing)
@@ -67,7 +67,7 @@ os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_
 
 
 def end_if_forked(raised: BaseException | None = None) -> None:
-    """End this process as a program would if user code has forked it. Called after user code, which may have raised `raised`."""
+    """If user code has forked this process, end it as a program would. Called after user code, which may have raised `raised`."""
     if _own_pid in (0, os.getpid()):
         return
     status = 0

@@ -129,7 +129,7 @@ def _shown(value: Any) -> str:
 
 
 def not_answers(given: Any, columns: Iterable[str], event: dict[str, Any], last: Any = None) -> ProcessingError | None:
-    """The error for a result of process() or on_timer() that is no series of events; None if it is one.
+    """The error for a result of process() or on_timer() that is not a series of events; None if it is one.
 
     `last`: the last item of a result that cannot be iterated again.
     """

@@ -12,7 +12,7 @@ _UNREACHED = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.E
 
 
 def hint(chain: list[BaseException]) -> str:
-    """A sentence to append to the message of the first of these, with a leading space; '' if there is nothing to add."""
+    """A sentence to append to the message of the first of these exceptions, with a leading space; '' if there is nothing to add."""
     for e in chain:
         if isinstance(e, ModuleNotFoundError) and e.name and not _own(e.name):
             package = e.name.partition(".")[0]
@@ -26,7 +26,7 @@ def hint(chain: list[BaseException]) -> str:
 
 
 def _own(module: str) -> bool:
-    """Whether the module's package is there: then a part of it is misspelt, and no package is missing."""
+    """Whether the module's package has been imported: then a part of it is misspelt, and no package is missing."""
     return module.partition(".")[0] in sys.modules
 
 

@@ -46,7 +46,7 @@ class SparkWorker(Operator):
     # The form in which the worker takes a batch: MESSAGES, a single record batch message, or STREAM, with its schema. It may answer in
     # either form.
     batches: ClassVar[str] = MESSAGES
-    output: ClassVar[pa.Schema | None] = None  # the answers' schema, for a worker that is to be told it, or answers MESSAGES
+    output: ClassVar[pa.Schema | None] = None  # the answers' schema, for a worker that must be given it, or answers MESSAGES
     start_s: ClassVar[float] = 30.0
 
     def open(self, ctx: Context) -> None:

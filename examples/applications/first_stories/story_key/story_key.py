@@ -1,4 +1,4 @@
-"""Locality-sensitive hashing with random hyperplanes: the more similar two tweets are, the likelier they get the same key.
+"""Locality-sensitive hashing with random hyperplanes: the more similar two tweets are, the more likely they are to get the same key.
 
 A tweet is a vector of word counts; the hash of a word is its dimension. Each of 12 planes through the origin gives one bit of the key,
 the side on which the vector lies (Charikar, STOC 2002). The planes are drawn once per instance, from a fixed seed, so that every

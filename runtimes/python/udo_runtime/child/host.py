@@ -47,7 +47,7 @@ class Failed(ProcessingError):
     row: int | None = None
 
     def name_event(self, rows: pa.RecordBatch) -> None:
-        """Set `event`, if it is known on which of these rows it failed."""
+        """Set `event` to the one of these rows on which it failed, if that is known."""
         if self.row is not None and self.row < rows.num_rows:
             with suppress(ValueError, OverflowError, pa.ArrowException):
                 self.event = event_text(as_events(rows.slice(self.row, 1))[0])
@@ -61,7 +61,7 @@ class Child:
         self._process: Process | None = None
         self._wire: Wire | None = None
         self._id = 0
-        self._said = ""  # the last lines of the process that ended last
+        self._said = ""  # the last lines of the process that ended most recently
         self.ends = 0  # processes that ended without being told to, or had to be killed
         self.last_end = ""  # how the last of these ended, and its last lines
         self._open_by = 0.0  # time.monotonic()
@@ -97,7 +97,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The pid of its process, or of the sandbox around that; 0 while there is none."""
+        """The pid of its process, or of the sandbox around it; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
     def look_after(self) -> None:

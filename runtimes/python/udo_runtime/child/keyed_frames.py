@@ -39,7 +39,7 @@ Outcome: TypeAlias = tuple[pa.RecordBatch, list[BadEvent]]  # the answer, and th
 
 
 class OneCall(NamedTuple):
-    """One event or one due timer: a function for its answer, and one that makes a bad event of it."""
+    """One event or one due timer: a function for its answer, and one that turns it into a bad event."""
 
     run: Callable[[], pa.RecordBatch]
     bad: Callable[[ProcessingError], BadEvent]
@@ -214,7 +214,7 @@ def _final(e: ProcessingError) -> bool:
 
 
 def _runs(due: Sequence[Due]) -> Iterator[list[Due]]:
-    """Split `due` into as few parts as possible in which timers can go first: no key has a timer after its expiration."""
+    """Split `due` into as few parts as possible in which no key has a timer after its expiration, so that timers can go first."""
     run: list[Due] = []
     expiring: set[bytes] = set()
     for timer in due:

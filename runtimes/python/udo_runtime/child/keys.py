@@ -18,7 +18,7 @@ from udo_runtime.execution.timers import KeyedContext
 from udo_runtime.state.codec import pack, unpack
 from udo_runtime.state.groups import Group
 
-# The range of Python's times, since timers become such after an update to Python: the years 1 to 9999, µs since 1970.
+# The range of Python's times, which timers become after an update to an operator in Python: the years 1 to 9999, µs since 1970.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
@@ -69,7 +69,7 @@ class StoredKeys:
             ctx._set_timer(numbers[row], pack(values[row]), at_us)
 
     def expire(self, ctx: KeyedContext, at_us: int) -> None:
-        """Drop the states that expire at `at_us`; the others have been given another time since."""
+        """Drop the states that expire at `at_us`; the others have since been given another time."""
         for value, number, stored in zip(self.values, self.numbers, self.stored, strict=True):
             if apart(stored)[1] == at_us:
                 ctx._groups[number].replace({value: None})

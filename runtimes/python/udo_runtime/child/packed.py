@@ -1,4 +1,4 @@
-"""States as bytes: as the engine stores them, as an operator's process gets them, and the check of those that come back.
+"""States as bytes: as the engine stores them, as an operator's process gets them, and the check of those that it returns.
 
 A stored state may contain the time at which it expires, as one more entry of its map; in the operator protocol that is a column of its
 own. Only a state with such an entry is taken apart.
@@ -21,7 +21,7 @@ _ENTRY = b"\xa8" + _MARK + b"\xcf"
 _FIRST, _LAST = 0x80, 0x8F  # maps of 0 and of 15 entries
 _TIME = 1 + len(_ENTRY)  # offset of the time
 _REST = _TIME + 8  # offset of the other entries
-# A state that can be read may be nested too deep to be written, but not in fewer bytes than this: packers stop at 511 levels or more.
+# A readable state may be nested too deeply to be written, but not if it has fewer bytes than this: packers stop at 511 levels or more.
 _SHALLOW_BYTES = 500
 _WRONG = (ValueError, TypeError, OverflowError, ArithmeticError, msgpack.UnpackException)
 
@@ -54,10 +54,10 @@ def together(state: bytes | None, expires_us: int | None) -> bytes | None:
 
 
 def require(states: Sequence[bytes]) -> bool:
-    """Raise ProtocolError unless each of these is a state: a MessagePack map from text that the platform can read. Returns whether none
-    is empty.
+    """Raise ProtocolError unless each of these is a state: a MessagePack map with text keys that the platform can read. Returns
+    whether none is empty.
 
-    All are read in one call, which is three times as fast as one by one, with an unpredictable number between them: if each number is in
+    All are read in one call, which is three times as fast as one by one, with an unpredictable number after each: if every number is in
     its place, no state ends too early or too late.
     """
     if not states:

@@ -127,9 +127,9 @@ class Process:
             self._close_listening()
 
     def end(self, wait_s: float = 0.0) -> str:
-        """Kill the process unless it ends by itself within `wait_s`, and those that it leaves behind; returns how it ended."""
+        """Kill the process unless it ends by itself within `wait_s`, and kill those that it leaves behind; returns how it ended."""
         killed = "" if self._ends_within(wait_s) else "was killed"
-        if self._popen.returncode is None:  # its number is its group's until it has been waited for
+        if self._popen.returncode is None:  # until it has been waited for, its pid is also that of its group
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
         status = self._popen.wait(_KILL_S)
@@ -137,7 +137,7 @@ class Process:
         self._over.set()
         self._reader.join(_LAST_WORDS_S)
         if not self._reader.is_alive() and self._popen.stdout is not None:
-            self._popen.stdout.close()  # the reader ended by an error
+            self._popen.stdout.close()  # the reader ended with an error
         if killed:
             return killed
         status = _SIGNALLED - status if status > _SIGNALLED else status

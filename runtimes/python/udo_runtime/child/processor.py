@@ -80,7 +80,7 @@ class ChildProcessor(Processor):
             Rehearsal(self._child, read(self._rehearse, self._input), self._output, self._key_columns).run()
 
     def look_after(self, counters: Counters) -> None:
-        """Keep the process running, and update the counters of its ends; called between frames."""
+        """Keep the process running, and update the counters of ended processes; called between frames."""
         self._child.look_after()
         counters.process = ProcessLife(self._child.pid, self._child.ends, self._child.last_end)
 
@@ -95,7 +95,7 @@ class ChildProcessor(Processor):
         return super().without_bad(batch, error, room)
 
     def name_event(self, error: ProcessingError, batch: pa.RecordBatch) -> None:
-        """Do nothing: the process names the event or it stays unknown. Halving the batch would end one process after the other."""
+        """Do nothing: the process names the event or it stays unknown. Halving the batch would end one process after another."""
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:

@@ -38,7 +38,7 @@ class Half:
         self._used = 0
 
     def put(self, data: pa.Buffer) -> int | None:
-        """Copy a table into this half and return its offset in the file; None if it is better sent, or there is no room."""
+        """Copy a table into this half and return its offset in the file; None if it is better sent in the message, or there is no room."""
         size = len(data)
         if not LEAST_BYTES <= size <= len(self._view) - self._used:
             return None

@@ -82,7 +82,7 @@ class Wire:
     def __init__(self, sock: socket.socket, most_bytes: int) -> None:
         self._sock, self._most_bytes = sock, most_bytes
         self.shared: SharedMemory | None = None
-        self._sending = Lock()  # messages are sent whole, also if other threads send log records
+        self._sending = Lock()  # messages are sent whole, even if other threads send log records
         self._read, self._at, self._end = memoryview(bytearray(_READ_BYTES)), 0, 0  # bytes received and not yet taken
 
     def close(self) -> None:

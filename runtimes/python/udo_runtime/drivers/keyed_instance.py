@@ -35,7 +35,7 @@ from udo_runtime.state.versions import Versions
 
 
 class KeyedInstance:
-    """A keyed operator's instance; `keyed`: the part of its program that says how."""
+    """A keyed operator's instance; `keyed`: the part of its program that says how it is keyed."""
 
     def __init__(self, link: Link, a: Assignment, keyed: Mapping[str, Any], processor: Processor, ctx: Context) -> None:
         self.link, self._a, self._schemas = link, a, (a.input, a.output)

@@ -1,7 +1,7 @@
 """Comparing a keyed operator: each frame is answered from the state that the serving version had before it.
 
 The mirror follows the owner (durable/standby.py). Its own changes to the state last until the owner's next checkpoint, as
-after an update: each epoch shows what the new version would have made of it, and differences do not accumulate. A diff compares
+after an update: each epoch shows how the new version would have processed it, and differences do not accumulate. A diff compares
 all events, a canary those of some key groups.
 """
 
@@ -130,8 +130,8 @@ class KeyedComparer:
         return decode(b"".join(map(bytes, pieces)))
 
     def _reach(self, seq: int) -> bool:
-        """Bring the state to what it was before frame `seq`. False if it includes that frame already, or if earlier frames are gone: so it
-        stays until the next checkpoint."""
+        """Bring the state to what it was before frame `seq`. False, until the next checkpoint, if it includes that frame already, or if
+        earlier frames are gone."""
         self._checkpoints += self._state.read()
         if self._state.gone:
             raise Fenced(self._state.gone)

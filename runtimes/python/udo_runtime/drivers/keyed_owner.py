@@ -34,7 +34,7 @@ from udo_runtime.engine.keyed_engine import Engine, Start
 from udo_runtime.state.adopted import Adopted
 from udo_runtime.state.session import Session
 
-# Answers are sent after a frame that ends later than this: those of a slow operator do not wait for later frames.
+# Once this much time has passed, the answers so far are sent: those of a slow operator do not wait for later frames.
 _EMIT_S = 0.002
 
 

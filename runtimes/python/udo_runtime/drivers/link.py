@@ -21,7 +21,7 @@ _HEARTBEAT_EVERY_S = 1.0
 _HEARTBEAT_MISSED = 4
 # Publishing the last counters must not delay the end.
 _LAST_WORDS_S = 2.0
-# The size at which the log begins anew: far more than a node manager leaves in it, far less than a file may have.
+# The size at which the log starts over: far more than a node manager leaves in it, far less than a file may have.
 _LOG_BYTES = 64 << 20
 
 

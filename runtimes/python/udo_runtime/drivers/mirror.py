@@ -28,7 +28,7 @@ from udo_runtime.failure import ProcessingError
 _LOOK_S = 0.25
 _REPORT_MS = 60_000
 _BEGIN_S = 30
-# Usually longer than the answer to any frame takes; when it runs out, frames are lost to the diff and counted.
+# Usually longer than it takes to answer any frame; when it runs out, frames are lost to the diff and counted.
 _PIN_MS = 30_000
 # The owner's answers, by (lane, number).
 Served = Mapping[tuple[str, int], Frame]

@@ -18,7 +18,7 @@ Perform = Callable[[Effect], Any]
 # A lane is checked again after this much time in user code: no frame waits longer than this, plus the frame under way, for frames of a
 # closed lane; and if frames are quick, the check costs nothing compared with them.
 _LOOK_WORKED_S = 0.1
-# Lanes remembered; beyond that number each is checked once more.
+# Number of lanes remembered; beyond it, each is checked once more.
 _MOST_LANES = 1000
 
 

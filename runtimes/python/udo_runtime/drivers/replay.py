@@ -1,6 +1,6 @@
 """Runs a loaded operator over recorded frames: the engines of production, with a file in place of the two servers.
 
-A replay has no lease and no heartbeat, so a debugger may stop it for any time.
+A replay has no lease and no heartbeat, so a debugger may stop it for any length of time.
 """
 
 from __future__ import annotations

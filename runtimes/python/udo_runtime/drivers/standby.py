@@ -30,7 +30,7 @@ _TOO_LATE = "the input since the update is no longer in the log (from frame {}):
 
 
 def not_ready(report: Report, e: ProcessingError | StateLost | Fenced) -> Fenced:
-    """Report why this instance will not be ready, so that the owner continues; returns the error to leave with."""
+    """Report why this instance will not be ready, so that the owner continues; returns the error to exit with."""
     report({"ok": False, "error": {"code": e.code, "message": str(e), "traceback": getattr(e, "traceback", "")}})
     return e if isinstance(e, Fenced) else Fenced(f"not promoted: {e}")
 
@@ -73,7 +73,7 @@ class Standby:
     def _trial(self, on: bool) -> None:
         """Switch the trial on or off: frames on trial are not counted, and no answers are made for them."""
         self._perform.counting = self._engine.counting = not on
-        # In a rollback this version is compared with the one that answered, also in what it fails on.
+        # In a rollback this version is compared with the one that answered, including its failures.
         self._engine.processor.on_trial = on and not self._state.rewinds
         durable, state = self._durable, self._state
         state.require_types(on)
@@ -132,7 +132,7 @@ class Standby:
         if state.gone:  # this process was paused for longer than the lease: load again, as after a crash
             self._trial(False)
             return self._owner.begin(read), False
-        if failed_lanes(self._link.conn, self._link.keys) != self._failed:  # frames of a lane that failed since were tried
+        if failed_lanes(self._link.conn, self._link.keys) != self._failed:  # frames of a lane that has failed since were processed on trial
             state.take_back()
             covered = state.covered if state.rewinds else self._durable.covered().seq
             self._restart()

@@ -38,7 +38,7 @@ class StatelessInstance:
         """See main.Assigned."""
         link, a = self.link, self._a
         if isinstance(a.role, MirrorRole):
-            # Imported only here: what compares needs Arrow's compute functions, and each cold start would wait for their import.
+            # Imported only here: comparing needs Arrow's compute functions, and each cold start would wait for their import.
             from udo_runtime.drivers.mirror import Mirror, StatelessComparer
             from udo_runtime.engine.comparison import Comparison
 

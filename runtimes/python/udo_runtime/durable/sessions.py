@@ -48,7 +48,7 @@ class Durable:
         return rewinding.kept(self._state, self._keys) is not None
 
     def covered(self) -> Checkpoint:
-        """The newest checkpoint, if it is of the current run of the queue server; else Checkpoint(): the log has begun anew since."""
+        """The newest checkpoint, if it is of the current run of the queue server; else Checkpoint(): the log has started over since."""
         covers = load_checkpoint(self._state, self._keys)
         return covers if covers.run_id == self._run_id else Checkpoint()
 

@@ -28,7 +28,7 @@ from udo_runtime.state.versions import Versions
 
 # Entries that have been read are kept for at most this long: reporting the position is a write on the state server.
 _ADVANCE_S = 0.25
-# A standby reports early if its remaining frames will take less time than this, about what passes from the report to the promotion.
+# A standby reports early if its remaining frames will take less time than this, which is about the time from the report to the promotion.
 _NEARLY_S = 0.05
 
 
@@ -118,8 +118,8 @@ class StandbyState:
             yield n, group
 
     def _keep_up(self) -> None:
-        """Between two reads of the state: take over the new entries, to be applied when all is loaded. The owner keeps a limited number of
-        bytes of them, and loading may take longer than it needs to write these. Fenced if entries are missing."""
+        """Between two reads of the state: take over the new entries, to be applied when all is loaded. The owner keeps only a limited
+        number of bytes of them, and may write more than that while the state is loading. Fenced if entries are missing."""
         if time.monotonic() > self._look_at:
             self._look_at = time.monotonic() + _ADVANCE_S
             self._ahead += self._new()

@@ -23,7 +23,7 @@ _log = logging.getLogger("udo_runtime")
 
 @dataclass(frozen=True)
 class Difference:
-    """Where answers to a frame differ, for people. The event is known if each has one answer, or if the operator named it."""
+    """A difference of answers to a frame, for people to read. The event is known if each has one answer, or if the operator named it."""
 
     row: int
     columns: Sequence[str] = ()  # those that differ
@@ -118,7 +118,7 @@ class Comparison:
             self._differs(frame, Difference(i, unequal, event=event, served=row(served, i), new=row(new, i)))
 
     def _differs(self, frame: Frame, difference: Difference) -> None:
-        """Report a difference, unless enough are reported."""
+        """Report a difference, unless enough have been reported."""
         if self.found.examples >= self._examples:
             return
         self.found.examples += 1

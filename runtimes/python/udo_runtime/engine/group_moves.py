@@ -64,7 +64,7 @@ class GroupMoves:
 
     def _take_in(self, seq: int, moving: TakeIn, answer: Answer | None) -> Steps[None]:
         """Adopt the groups, which serve at once. The delivered state stays where it is until a checkpoint makes it part of the slot's: the
-        next one, of whatever cause, or that of the same frame, which the node manager sends once more.
+        next one, whatever causes it, or that of the same frame, which the node manager sends once more.
 
         Until that checkpoint only the adopted state in memory is valid. Dead letters are looked up on the server and cannot wait for it.
         """

@@ -378,6 +378,6 @@ def _require_key_groups(batch: pa.RecordBatch, key_groups: int) -> None:
 
 
 def in_groups(rows: pa.RecordBatch, events: pa.RecordBatch, groups: Collection[int]) -> pa.RecordBatch:
-    """Those of `rows`, one for each of `events`, whose event is in these key groups."""
+    """The `rows` (one for each of `events`) whose event is in these key groups."""
     numbers = events.column(GROUP_COLUMN)
     return rows.filter(pc.is_in(numbers, value_set=pa.array(groups, numbers.type)))

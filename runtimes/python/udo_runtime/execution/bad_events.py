@@ -16,7 +16,7 @@ from udo_runtime.failure import ProcessingError
 
 Result = TypeVar("Result")
 Work = Callable[[pa.RecordBatch], pa.RecordBatch]
-# Raised by values that Python cannot hold.
+# Raised for values that Python cannot hold.
 UNHELD = (ValueError, OverflowError, TypeError, pa.ArrowInvalid)
 # The pause before the first retry; that before the n-th is n times as long. Transient failures (a service that restarts) often take this
 # long; ten pauses stay far below the answer time-out.
@@ -84,7 +84,7 @@ def halved(
 
     `work` gets a part's first row and length; it failed on the whole batch with `error`. With k bad events of n it is called at
     most 2k log2(n) + 2k times; the search ends after room + 1 bad events, a number that shows that there were more than `room`.
-    ProcessingError if the answers are larger than a caller takes.
+    ProcessingError if the answers are larger than a caller accepts.
     """
     good, answered, size = list[pa.RecordBatch](), 0, 0
     bad: list[tuple[int, ProcessingError]] = []

@@ -26,8 +26,8 @@ _FIXED = frozenset((type(None), bool, int, float, str, bytes, Decimal, datetime,
 
 
 def taking(schema: pa.Schema) -> Callable[[Mapping[str, Any]], Row]:
-    """The function that takes the values of an answer that has these columns, so that user code may go on to change the dict: yield it
-    again, or a state. Values that may be changed themselves, in nested and binary columns, are copied."""
+    """The function that takes the values out of an answer with these columns, so that user code may still change the dict: it may be
+    yielded again, or be a state. Values that may be changed themselves, in nested and binary columns, are copied."""
     names, held = schema.names, [(n, own) for n, field in enumerate(schema) if (own := _owner(field.type))]
     get: Callable[[Mapping[str, Any]], Row] = itemgetter(*names) if len(names) > 1 else lambda answer: tuple(answer[name] for name in names)
     if not held:
@@ -43,7 +43,7 @@ def taking(schema: pa.Schema) -> Callable[[Mapping[str, Any]], Row]:
 
 
 def _owner(t: pa.DataType) -> Callable[[Any], Any] | None:
-    """What copies the values of a column of this type; None if they cannot be changed."""
+    """The function that copies the values of a column of this type; None if they cannot be changed."""
     if pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
         return _own
     if not pa.types.is_nested(t):
@@ -79,7 +79,7 @@ class GatheredAnswers(list[Row]):
     """`append` the values of each answer (`taking`), and `pack` when there are FIRST, or as many as `pack` returned last; `batch` returns
     all of them.
 
-    ProcessingError for an answer that does not fit the schema, and if the answers exceed what a caller takes, `bound` bytes.
+    ProcessingError for an answer that does not fit the schema, and if the answers exceed the `bound` bytes that a caller accepts.
     """
 
     def __init__(self, output: pa.Schema, bound: int = DEFAULT.answer_bytes) -> None:
@@ -91,7 +91,7 @@ class GatheredAnswers(list[Row]):
 
     @property
     def packed(self) -> bool:
-        """Whether some answers are a batch already."""
+        """Whether some answers are in a batch already."""
         return bool(self._parts)
 
     def pack(self) -> int:
@@ -102,7 +102,7 @@ class GatheredAnswers(list[Row]):
         return self.room
 
     def add(self, *parts: pa.RecordBatch) -> None:
-        """Add answers after those that are a batch and before those that are rows."""
+        """Add answers after those in batches and before those that are rows."""
         for part in parts:
             self._parts.append(part)
             self._rows, self._bytes = self._rows + part.num_rows, self._bytes + part.nbytes

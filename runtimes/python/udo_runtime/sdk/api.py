@@ -49,7 +49,7 @@ def operator(function: F) -> F:
     """Mark a function as a vectorised operator: one record batch of the input schema in, one answer out.
 
     The answer is a RecordBatch, a Table or a dict of columns with the manifest's output columns, of any number of rows;
-    None answers no rows.
+    None means no rows.
     """
     function.__udo_operator__ = True  # type: ignore[attr-defined]
     return function
@@ -92,4 +92,4 @@ class Operator:
         raise TypeError(f"{type(self).__name__} does not override process_keys")
 
     def close(self) -> None:
-        """Called once when the instance stops in order."""
+        """Called once when the instance stops in an orderly way."""

@@ -70,7 +70,7 @@ def serve(target: Operator | Callable[[pa.RecordBatch], Any] | ProcessingError) 
 
 
 def _capabilities(target: Any) -> list[str]:
-    if isinstance(target, ProcessingError):  # none must seem to be missing: Start is to be answered with the error
+    if isinstance(target, ProcessingError):  # no capability must seem to be missing: Start is to be answered with the error
         return ["keyed", "timers", "migrate", "rehearse"]
     kinds = ("process", "process_keys")
     if not isinstance(target, Operator) or all(getattr(type(target), kind) is getattr(Operator, kind) for kind in kinds):

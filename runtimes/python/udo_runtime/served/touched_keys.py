@@ -29,7 +29,7 @@ class _Context(KeyedContext):
 
 
 class TouchedKeys:
-    """The keys of one request. `at(row)` makes a key the context's."""
+    """The keys of one request. `at(row)` makes a key the current one of the context."""
 
     def __init__(self, request: Received, ctx: Context, watermark_us: int | None) -> None:
         table = body.read(request.tables[pb.Part.KEYS], KEYS, None)
@@ -42,7 +42,7 @@ class TouchedKeys:
         self.ctx._watermark_us, self.ctx._set = watermark_us, []
 
     def at(self, row: int) -> None:
-        """Make this key the context's."""
+        """Make this key the current one of the context."""
         self.ctx._at(unpack_key(self._keys[row]), row, self.states[row])
 
     def index(self, request: Received) -> pa.Array:

@@ -39,7 +39,7 @@ _PACKED_NAN: bytes = msgpack.packb(NAN)
 _V = TypeVar("_V")
 
 
-# A value may be nested as deep as both MessagePack's packer and unpacker can, minus some levels for packing several values together; no
+# A value may be nested as deeply as MessagePack's packer and unpacker both can, minus some levels for packing several values together; no
 # packed value of fewer bytes is nested deeper.
 _DEEP = 1_000
 _ABOVE = b"\x91" * 16
@@ -69,7 +69,7 @@ def _extended(code: int, data: bytes) -> Any:
     return msgpack.ExtType(code, data)
 
 
-# Packers that are not in use. A packer holds the value being packed, and in the middle of one `_extend`, or the zone of a time, may let
+# Packers that are not in use. A packer holds the value being packed, in the middle of which `_extend`, or the zone of a time, may let
 # another thread pack something else. Making a packer takes longer than packing a small value (350 and 50 ns).
 _packers: list[Callable[[Any], bytes]] = []
 

@@ -1,4 +1,4 @@
-"""Epochs that the newer version completed and the version of a rollback cannot: they block the rollback, which would lose events.
+"""Epochs that the newer version completed and the version of a rollback cannot complete: they block the rollback, which would lose events.
 
 The version of the rollback processes again the frames answered since the update. If it fails on an event and no policy makes that a
 dead letter, the event would be neither in the state nor a dead letter, and no query would see an error, since the answer has been sent.

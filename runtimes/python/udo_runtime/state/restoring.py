@@ -112,7 +112,7 @@ def _restore(session: Session, frame: Frame, label: Label) -> None:
 
 
 def _begin(session: Session, label: Label) -> None:
-    """Discard the session's state if it does not precede this epoch: it is missing, older, or from another course of the query."""
+    """Discard the session's state if it does not precede this epoch: it is missing, older, or from another history of the query."""
     session.run = max(session.run, label.run)
     came_later = (g.label for g in session.groups.values() if g.label is not None and g.label.attempt == RESTORED)
     if not _follows(session, label.epoch) or any(came.epoch >= label.epoch for came in came_later):

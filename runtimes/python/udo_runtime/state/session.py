@@ -49,7 +49,7 @@ class Session:
         self.states: dict[Any, dict[str, Any]] = {}
 
     def _epoch(self) -> int:
-        """The highest epoch that has touched a group. A group is restored as epoch e left it by an attempt at epoch e + 1."""
+        """The highest epoch that has touched a group. An attempt at epoch e + 1 restores a group as epoch e left it."""
         return max((g.label.epoch + (g.label.attempt == RESTORED) for g in self.groups.values() if g.label), default=-1)
 
     def renew(self, record: SessionRecord) -> None:

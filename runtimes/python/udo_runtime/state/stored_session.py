@@ -19,8 +19,8 @@ def restored(
     *,
     follow: bool = False,
 ) -> Session:
-    """A session from its record and its stored groups. A group's values are decoded when its first key is opened; with `follow` at once,
-    and later changes can be undone (`Group.take_back`)."""
+    """A session from its record and its stored groups. A group's values are decoded when its first key is opened; with `follow` they are
+    decoded at once, and later changes can be undone (`Group.take_back`)."""
     groups: dict[int, Group] = {}
     for number, group in stored:
         groups[number] = Group.restore(group, versions if number >= 0 else None)

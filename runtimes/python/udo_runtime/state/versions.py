@@ -42,7 +42,7 @@ class Versions:
         return bool(self._sources)
 
     def problem(self, state: dict[str, Any]) -> str:
-        """Why this version cannot continue from the state; '': it can, or types are not required."""
+        """The reason why this version cannot continue from the state; '': it can, or types are not required."""
         return "" if self._types is None or not self.requires_types else self._types.problem(state, "there is")
 
     def migrated(self, key: Any, state: dict[str, Any], version: int) -> dict[str, Any]:
