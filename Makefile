@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 UV_VERSION := 0.13.8
 ARCHIVE := $(CURDIR)/build/spark.jsa
-# Each process would compile all that it imports: two seconds at each start of a registry.
+# Otherwise each process would compile all that it imports: two seconds at each start of a registry.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test deep quick orders lint checked lock proto bench site release clean
@@ -31,7 +31,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(BIN)/python -m compileall -q runtimes udo_protocol  # a sandboxed instance cannot write what it compiles
 	@touch $@
 
-# The jar of the JVM path (docs/spark.md), with the compiler among Spark's jars: again when its sources or the environment changed.
+# The jar of the JVM path (docs/spark.md), made by the compiler among Spark's jars, again when its sources or the environment have changed.
 $(VENV)/.jvm: $(VENV)/.ready $(wildcard udo_interface/jvm/*.scala)
 	@$(BIN)/python -m udo_interface.spark.jar
 	@touch $@
@@ -47,7 +47,7 @@ test: checked
 deep: checked
 	$(BIN)/python -m tests.parts --deep $(PART) $(ARGS)
 
-# What tells most within a minute, for the hand.
+# The most telling checks that fit into a minute, to be run by hand.
 quick: setup
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-lint quick-model quick-protocol quick-engine
 quick-lint:
@@ -55,7 +55,7 @@ quick-lint:
 quick-%:
 	$(BIN)/python -m pytest -q -x tests/$*
 
-# The gate in five random orders: what a test leaves behind must not matter to the next one. ORDERS=7: in that one.
+# The gate in five random orders: what a test leaves behind must not matter to the next one. ORDERS=7 runs that order alone.
 ORDERS ?= 1 2 3 4 5
 orders: checked
 	for order in $(ORDERS); do $(BIN)/python -m tests.parts --order $$order || exit 1; done
@@ -66,7 +66,7 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What precedes tests: each keeps one core busy.
+# The steps before the tests: each keeps one core busy.
 checked: $(VENV)/.ready
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync $(ARCHIVE) lint $(VENV)/.jvm
 
@@ -98,7 +98,7 @@ bench: setup
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# In dist/: source archive, the wheel built from it, and of what the wheel brings along the licences and a bill of materials (CycloneDX).
+# In dist/: the source archive, the wheel built from it, and the licences and bill of materials (CycloneDX) of what the wheel brings along.
 release: setup
 	rm -rf dist build/release
 	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist

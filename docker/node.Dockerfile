@@ -1,4 +1,4 @@
-# The node manager. Its home is to be a directory of the host, mounted under the same path: the containers it starts and the
+# The node manager. Its home must be a directory of the host, mounted at the same path: the containers it starts and the
 # executors on that host reach its sockets there.
 FROM udo-platform
 ENTRYPOINT ["python3", "-m", "node_manager"]

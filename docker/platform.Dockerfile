@@ -1,4 +1,4 @@
-# udo-spark with all it needs but Spark: what registry and node manager are made from. Built by docker/platform.sh, which
+# udo-spark with all it needs except Spark: the base of the registry and the node manager. Built by docker/platform.sh, which
 # resolves the wheels for the base's interpreter; nothing is fetched in here.
 ARG BASE=python:3.11-slim
 FROM ${BASE}

@@ -1,4 +1,4 @@
-# Spark with udo-spark and a Java: master, worker or a job of a standalone cluster (docker/spark.sh).
+# Spark with udo-spark and Java: the master, a worker or a job of a standalone cluster (docker/spark.sh).
 FROM udo-platform
 COPY spark/ /opt/udo/spark/
 COPY spark.sh /usr/local/bin/spark.sh

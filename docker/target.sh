@@ -1,4 +1,4 @@
-# Sourced by runtime.sh and platform.sh, whose first argument is the base image. Leaves $base, $python (which builds), $context
+# Sourced by runtime.sh and platform.sh, whose first argument is the base image. Sets $base, $python (which builds), $context
 # (removed at the end), and as $1 and $2 the version of the base's Python and its machine.
 base=${1:-python:3.11-slim}
 python=${PYTHON:-.venv/bin/python}

@@ -57,12 +57,12 @@ _LONGEST_S = 500.0
 
 
 def patience() -> float:
-    """Return the factor by which bounds grow on a busy machine: the number of tasks for each core, within 1 and _MOST_PATIENCE."""
+    """Return the factor by which bounds grow on a busy machine: the number of tasks for each core, between 1 and _MOST_PATIENCE."""
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), _MOST_PATIENCE)
 
 
 def bound(seconds: float) -> float:
-    """Return a time-out for what takes up to `seconds` on a quiet machine: it only ends what hangs, so it suits the busiest one."""
+    """Return a time-out for work of up to `seconds` on a quiet machine: it only ends hangs, so it suits the busiest one."""
     return max(seconds, min(seconds * _MOST_PATIENCE, _LONGEST_S))
 
 

@@ -1,8 +1,8 @@
-"""Runs the tests in parts: `make test` is the gate, `make deep` all there is. `python -m tests.parts [--deep] [PART ...]`.
+"""Runs the tests in parts: `make test` is the gate, `make deep` runs all tests. `python -m tests.parts [--deep] [PART ...]`.
 
-A part is a process of its own, and a few run at once (`--jobs`): most tests wait for processes, not for the processor. What fails runs once
-more, alone, after all parts. If it passes then, it is unsteady: told, remembered in a file of this user's, and its cause to be mended. More
-than a few of them, or one that was among those of the last runs already, make the run red.
+A part is a process of its own, and a few run at once (`--jobs`): most tests wait for processes, not for the processor. A failed test runs
+once more, alone, after all parts. If it passes then, it is unsteady: it is reported, and remembered in a file of this user's, and its cause
+has to be fixed. More than a few unsteady tests, or one that was already unsteady in one of the last runs, make the run red.
 
 The deep parts need not be run in one go: a part that has passed on this very commit is not run again. The table at the end has all of them.
 """
@@ -28,11 +28,11 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "tests"
 # The runs of the gate by this user, in any clone, each with its unsteady tests.
 RUNS = user_state_path("udo-spark") / "gate.jsonl"
-# Most tests wait for processes; three parts at once keep two cores busy to 96 %.
+# Most tests wait for processes; three parts at once keep two cores 96 % busy.
 JOBS = 3
 MOST_UNSTEADY = 3
 REMEMBERED_RUNS = 5
-# The length kept of the text of an unsteady test's failure: its cause can be found by nothing else.
+# The number of characters kept of the text of an unsteady test's failure: nothing else shows its cause.
 TOLD_CHARS = 6000
 PASSED, SOME_FAILED = 0, 1
 _printing = threading.Lock()
@@ -72,7 +72,7 @@ _KEYED = tuple(
 )
 _PLANS = ("udo_interface/test_plans.py",)
 _SDKS = ("operators/test_cpp.py", "operators/test_sdks.py", "operators/test_history.py", "operators/test_surroundings.py")
-# What builds images and whole platforms in Docker.
+# Tests that build images and whole platforms in Docker.
 _PLATFORMS = ("cli/test_compose.py", "cli/test_demo.py", "docs/test_snippets.py", "operators/test_*.py")
 # The longest parts first: the short ones fill the rest.
 GATE = {
@@ -159,7 +159,7 @@ class Run:
         return done
 
     def _keep(self, outcome: Outcome) -> None:
-        """Keep the outcome of a deep part that passed: it is not run again, also when the next part is interrupted."""
+        """Keep the outcome of a deep part that passed: it is not run again, even if the next part is interrupted."""
         if self._deep and not outcome.red:
             _kept(outcome.part).write_text(json.dumps(asdict(outcome)))
 

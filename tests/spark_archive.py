@@ -35,7 +35,7 @@ def main(archive: Path) -> None:
         query.option("checkpointLocation", f"{name}/checkpoint").trigger(availableNow=True).start().awaitTermination()
         jvm = spark.sparkContext._gateway.proc
         spark.stop()
-    jvm.stdin.close()  # it ends, and writes while it does
+    jvm.stdin.close()  # it ends, and writes the archive as it does
     jvm.wait(EXIT_S)
     if new.exists():
         new.replace(archive)

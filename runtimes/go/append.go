@@ -191,7 +191,7 @@ func narrowed[T int8 | int16 | int32 | uint8 | uint16 | uint32](v int64, to func
 	return nil
 }
 
-// floating takes integers of up to so many bits, all of which the column's type has.
+// floating takes integers of up to this many bits, all of which the column's type holds exactly.
 func floating[T float32 | float64](v int64, bits int, to func(T)) error {
 	if most := int64(1) << bits; v > most || v < -most {
 		return fmt.Errorf("it is beyond the integers of %d bits, which the column's type holds exactly", bits)
@@ -294,7 +294,7 @@ func tenTo(power int32) *big.Rat {
 	return n
 }
 
-// garbledText returns text that is not UTF-8 in a column, or in what is nested in it. The engine ends a process that answers it.
+// garbledText returns text that is not UTF-8 in a column, or in its nested columns. The engine ends a process that answers such text.
 func garbledText(column arrow.Array) (string, bool) {
 	switch c := column.(type) {
 	case array.StringLike:

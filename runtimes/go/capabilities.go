@@ -1,6 +1,6 @@
 package operator
 
-// What an operator can do: the methods that it has.
+// The capabilities of an operator: the methods that it has.
 
 import (
 	"fmt"

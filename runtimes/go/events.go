@@ -84,8 +84,8 @@ func (e Event) Text(name string) string {
 	return v
 }
 
-// Time returns the value of a column of timestamps; the zero time if it is null. Without a zone it is what the clock shows, as UTC: a state
-// that is to keep it takes the LocalTime that Value returns.
+// Time returns the value of a column of timestamps; the zero time if it is null. Without a zone it is what the clock shows, as UTC: to keep
+// it in a state, use the LocalTime that Value returns.
 func (e Event) Time(name string) time.Time {
 	switch v := e.Value(name).(type) {
 	case nil:

@@ -1,6 +1,6 @@
 package operator
 
-// Numbers of a state, read as what they are or not at all: the MessagePack library cuts an integer that its variable does not hold.
+// Numbers of a state, read exactly or not at all: the MessagePack library truncates an integer that its variable does not hold.
 
 import (
 	"encoding"
@@ -12,7 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// readsItself are the interfaces with which a type says how it is read.
+// readsItself are the interfaces by which a type defines how it is read.
 var readsItself = []reflect.Type{
 	reflect.TypeFor[msgpack.CustomDecoder](), reflect.TypeFor[msgpack.Unmarshaler](),
 	reflect.TypeFor[encoding.BinaryUnmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
@@ -88,7 +88,7 @@ func decodeUint(d *msgpack.Decoder, v reflect.Value) error {
 	return nil
 }
 
-// decodeFloat reads a float, or an integer that all floats of the size hold: up to 2^53, or 2^24.
+// decodeFloat reads a float, or an integer up to 2^53, or 2^24: floats of that size hold all of these exactly.
 func decodeFloat(d *msgpack.Decoder, v reflect.Value) error {
 	code, err := d.PeekCode()
 	if err != nil {

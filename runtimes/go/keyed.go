@@ -43,8 +43,8 @@ func (k *Key) Key() any {
 }
 
 // State reads the key's state into a struct with msgpack tags or a State; false if it has none. What is read into an `any` is of the types
-// that Event.Value returns, with integers as int64 (beyond it uint64), lists as []any and maps as State. It is an error if a map has other
-// keys than text, which only Python reads; a struct's field of a type such as map[int64]string reads them, too.
+// that Event.Value returns, with integers as int64 (beyond it uint64), lists as []any and maps as State. It is an error if a map has keys
+// other than text, which only Python reads; a struct's field of a type such as map[int64]string reads them, too.
 func (k *Key) State(into any) (bool, error) {
 	if k.state == nil {
 		return false, nil

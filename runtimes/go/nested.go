@@ -21,7 +21,7 @@ type Nested struct {
 }
 
 // Go returns the value in Go's own types, which may be kept: a list as []any, a struct as map[string]any, a map as map[any]any, and
-// likewise their elements; binary keys are strings. It panics for a map that has a key twice, which Go's maps cannot.
+// likewise their elements; binary keys are strings. It panics for a map that has a key twice, which Go's maps cannot hold.
 func (n Nested) Go() any {
 	switch a := n.Array.(type) {
 	case *array.Map:

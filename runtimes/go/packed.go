@@ -1,7 +1,7 @@
 package operator
 
-// A look through a packed state, for what the MessagePack library lets pass and others do not: text that is not UTF-8, decimals that are no
-// numbers, times that Python does not have, keys that it would turn into text. It also puts the entries of maps in order, since the library
+// A check of a packed state for what the MessagePack library accepts and others do not: text that is not UTF-8, decimals that are not
+// numbers, times that Python does not have, keys that the library would turn into text. It also sorts maps by their keys, since the library
 // does so for a few types only.
 
 import (
@@ -16,10 +16,10 @@ import (
 
 type packed struct {
 	data     []byte
-	at       int  // up to here all is looked through
+	at       int  // everything before this is checked
 	depth    int  // the number of maps around
 	written  bool // by this program, so that text, times and decimals may be wrong
-	textKeys bool // no others at any depth
+	textKeys bool // no other keys at any depth
 }
 
 type entry struct{ key, whole []byte }
@@ -54,7 +54,7 @@ func (p *packed) number(size int) (n int, err error) {
 	return n, err
 }
 
-// sized takes a number of that size, and then as many bytes.
+// sized takes a number of that size, and then that many bytes.
 func (p *packed) sized(size int) ([]byte, error) {
 	n, err := p.number(size)
 	if err != nil {
@@ -192,7 +192,7 @@ func (p *packed) entries(n int) error {
 	return nil
 }
 
-// requireKey refuses keys that could not be read again as what they are. Numbers as keys are for Python, and for maps of such a type in Go.
+// requireKey refuses keys that could not be read again unchanged. Numbers as keys are for Python, and for maps of such a type in Go.
 func (p *packed) requireKey(key []byte) error {
 	switch code := key[0]; {
 	case code >= 0xa0 && code <= 0xbf, code >= 0xd9 && code <= 0xdb:
@@ -203,7 +203,7 @@ func (p *packed) requireKey(key []byte) error {
 	return nil
 }
 
-// content returns the text of a key, or the whole key if it is no text.
+// content returns the text of a key, or the whole key if it is not text.
 func content(key []byte) []byte {
 	switch code := key[0]; {
 	case code >= 0xa0 && code <= 0xbf:

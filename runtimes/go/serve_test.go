@@ -19,7 +19,7 @@ import (
 	"udo.dev/operator/internal/pb"
 )
 
-// batches does what its function says.
+// batches calls its function for each batch.
 type batches struct {
 	process func(batch arrow.RecordBatch, ctx *Context) (arrow.RecordBatch, error)
 }

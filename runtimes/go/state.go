@@ -206,7 +206,7 @@ func widened(value any) any {
 	return value
 }
 
-// widenAll does so with every `any` within a value.
+// widenAll does the same with every `any` within a value.
 func widenAll(v reflect.Value) {
 	if !prepare(v.Type()) {
 		return

@@ -1,6 +1,6 @@
 package operator
 
-// What people are told: failures and log records.
+// Text for people: failures and log records.
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"udo.dev/operator/internal/pb"
 )
 
-// The engine keeps about as much of a message and of a trace. All of a message has to be below 1 MiB.
+// The engine keeps about this much of a failure's message and trace. A whole message of the protocol has to be below 1 MiB.
 const (
 	mostMessage = 16_000
 	mostTrace   = 32_000
 )
 
-// told returns text that can be sent, whatever an operator has put in it: its beginning and its end with a note, if it has more bytes.
+// told returns text that can be sent, whatever an operator has put in it: its beginning, a note and its end, if it has more bytes.
 func told(text string, most int) string {
 	if len(text) > most {
 		head, tail := most/2, len(text)-most/2

@@ -1,4 +1,4 @@
-"""Attacks by an operator in a process of its own, which is told the sockets, keys, passwords, files and processes around it."""
+"""Attacks by an operator in a process of its own, which knows the sockets, keys, passwords, files and processes around it."""
 
 from __future__ import annotations
 

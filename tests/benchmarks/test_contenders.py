@@ -95,7 +95,7 @@ def test_the_count_by_batches_gives_the_same_rows_and_makes_no_row_of_its_own(mo
 
 
 class FakeSession:
-    """A Spark session of which only the settings are used; a contender's DataFrame notes the bound of bytes at which it is collected."""
+    """A Spark session of which only the settings are used; a contender's DataFrame notes the byte limit under which it is collected."""
 
     def __init__(self) -> None:
         self.conf, self._set, self.seen = self, dict[str, Any](), dict[str, Any]()

@@ -1,4 +1,4 @@
-"""What the benchmark of diffs says was compared: of the frames sent, not of those that the diff has got round to."""
+"""The diff benchmark reports the share compared of the frames sent, not of those that the diff has got round to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAMES = 55
 
 
 class FakeNode:
-    """A platform and its node: a diff reports these numbers of compared frames, those after the first one once `idle` is set, the last one
+    """A platform and its node: a diff reports these numbers of compared frames; the later ones only once `idle` is set, and the last one
     again and again."""
 
     node_socket = ""

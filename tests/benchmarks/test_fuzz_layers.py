@@ -1,4 +1,4 @@
-"""The fuzzing of layers on a small scale, and that it finds the faults it is for."""
+"""The fuzzing of layers on a small scale, and the faults that it must find."""
 
 from __future__ import annotations
 

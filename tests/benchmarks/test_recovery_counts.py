@@ -1,4 +1,4 @@
-"""What the recovery benchmark does with an answer that never comes, or comes twice: it is counted."""
+"""The recovery benchmark counts answers that never come, or come twice."""
 
 from __future__ import annotations
 

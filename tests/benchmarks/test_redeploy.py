@@ -1,4 +1,4 @@
-"""The benchmark of redeployment notices what was lost and doubled, also together, and forgets no repeated micro-batch."""
+"""The benchmark of redeployment notices lost and doubled events, also together, and forgets no repeated micro-batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of a second state store: the ways take turns, the first round is dropped, and each median says of how many it is."""
+"""The benchmark of a second state store: the ways take turns, the first round is dropped, and each median says its number of values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_both_ways_take_turns_and_the_first_round_is_dropped(monkeypatch: pytest
     [found] = fake.run().scales
 
     assert fake.stored == [False, True] * (scale.rounds + 1)
-    # the counted queries without a store were the 3rd, 5th and 7th one, those with one the 4th, 6th and 8th
+    # the counted queries without a store were the 3rd, 5th and 7th; those with one were the 4th, 6th and 8th
     assert (found.without, found.delta, found.full) == (
         second_store.MedianOf(5, 3 * BATCHES),
         second_store.MedianOf(6, 3 * (BATCHES - 1)),

@@ -1,4 +1,4 @@
-"""Suites with random inputs draw others in each run by hand, and say how to repeat them; in CI they are fixed."""
+"""Suites with random inputs draw new ones in each manual run, and say how to repeat them; in CI they are fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that go together with no run are refused as such, and before anything starts."""
+"""Combinations of options that no run supports are refused as such, before anything starts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FAULTS = {
     "changelog": {UPDATE: 1.0},
     **dict.fromkeys(OF_MOVES, {MOVE: 3.0, KILL: 1.0}),
 }
-# The points in the runtime at which these faults show it.
+# The points in the runtime at which these faults show a missing rule.
 POINTS = {"riding": ("after_checkpoint", "before_emit")}
 # A missing rule is found within seconds on a quiet machine, within minutes on a busy one; the run ends with the first seed that differs.
 DEADLINE_S = 480

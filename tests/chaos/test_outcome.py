@@ -42,7 +42,7 @@ def played(*errors: Exception) -> Outcome:
 
 
 def test_an_interrupted_run_starts_no_further_seed() -> None:
-    # given one query at a time, the second of which waits until the first one's end was told
+    # given one query at a time, the second of which waits until the first one's end was reported
     started, told = list[int](), threading.Event()
 
     def query_of(seed: int) -> FakeQuery:

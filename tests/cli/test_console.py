@@ -1,4 +1,4 @@
-"""The console of a platform in a real browser: updates, rollbacks and canaries by its buttons while events go through the operator, and
+"""The console of a platform in a real browser: updates, rollbacks and canaries with its buttons while events go through the operator, and
 the pages with data from the nodes."""
 
 from __future__ import annotations

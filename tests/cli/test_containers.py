@@ -81,7 +81,7 @@ def test_an_operator_on_a_published_base_and_a_whole_image_replace_each_other(
     assert "udo-" in docker("ps", "--filter=label=dev.udo.instance")
 
 
-# Tries to write and to connect, which the package form of it is denied, and uses the environment given to it; some events make it fail.
+# Tries to write and to connect, which is denied to its package form, and uses the environment given to it; some events make it fail.
 TRIED = """
 import os, socket, time
 from udo_runtime import Operator

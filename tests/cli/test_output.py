@@ -1,4 +1,4 @@
-"""Text from outside is shown as it is in tables of the command line."""
+"""Tables on the command line show text from outside as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md is a map of a few pages' length, each mechanism has a page below docs/design, and all files that they name exist."""
+"""docs/architecture.md is a map a few pages long, each mechanism has a page below docs/design, and all files that they name exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|lua|scala|md|toml)|(?:[\w-]+/)
 
 
 def _existing() -> set[str]:
-    """Every file and folder of the product, by each end of its path."""
+    """Every file and folder of the product, under each suffix of its path."""
     paths = {p.relative_to(ROOT) for folder in FOLDERS for p in [ROOT / folder, *(ROOT / folder).rglob("*")]}
     return {"/".join(p.parts[at:]) for p in paths for at in range(len(p.parts))}
 

@@ -1,4 +1,4 @@
-"""docs/glossary.md names what the code has, each thing once, and the code has no public name by a word that the page rules out."""
+"""docs/glossary.md lists things that the code has, each once, and no public name in the code has a word that the page rules out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def public_names() -> frozenset[str]:
 
 
 def words(name: str) -> list[str]:
-    """The words of a name, in small letters: `SlotKeys` and `slot_keys` have the same."""
+    """The words of a name, in lower case: `SlotKeys` and `slot_keys` have the same."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 

@@ -25,7 +25,7 @@ def test_no_product_file_is_long_without_a_reason_in_its_first_lines() -> None:
 
 
 def test_no_function_has_more_than_seven_parameters() -> None:
-    """What belongs together is a value with a name. `udo(...)` is what users write, with completion in a notebook."""
+    """Parameters that belong together form a named value. `udo(...)` is exempt: users write it, with completion in a notebook."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in _sources(*PRODUCT, "benchmarks")
@@ -72,7 +72,7 @@ def test_a_class_name_means_one_thing() -> None:
 
 
 def test_only_one_function_skips_tests_and_it_fails_where_all_parts_are_required() -> None:
-    """Any other way to skip would go unnoticed there."""
+    """Any other way to skip would go unnoticed where all parts are required."""
     skipping = re.compile(r"skip|skip[iI]f|skipTest|skipUnless|SkipTest|importorskip|xfail")
     found = []
     for path in _sources("tests"):

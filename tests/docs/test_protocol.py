@@ -46,7 +46,7 @@ TOLD = Assignment(
 
 
 def table(head: str) -> dict[str, list[str]]:
-    """The table whose first column has this head: for each name in the first column, the other cells of its row."""
+    """The table whose first column has this heading: for each name in the first column, the other cells of its row."""
     _, found, rest = TEXT.partition(f"| {head} |")
     assert found, f"no table {head}"
     rows: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ POLICIES = list(SETTINGS)
 
 
 def over_hours(policy: str, seen: Sample, hours: float = 2.0) -> set[tuple[str, str]]:
-    """The (operator, kind) of the steps granted while an application looks like this for so long."""
+    """The (operator, kind) of the steps granted while an application looks like this for that many hours."""
     found, memory, named = set(), None, policies.find("scaling", policy)
     for i in range(int(hours * 120)):
         decision, memory = decide(named, replace(seen, at_s=30.0 * i), memory, random.Random(i), **SETTINGS[policy])
@@ -37,7 +37,7 @@ def test_an_idle_operator_is_scaled_in_so_that_the_following_tests_can_fail(poli
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nothing_is_scaled_in_while_a_backlog_is_worked_off(policy: str) -> None:  # FLINK-31318
-    # given little used replicas, and 10 s of work in their queues
+    # given hardly used replicas, and 10 s of work in their queues
     assert ("op", "scale_in") not in over_hours(policy, sample(operator(uses=(0.2, 0.2, 0.2), backlog=1000.0)))
 
 
@@ -70,7 +70,7 @@ def test_a_source_that_falls_behind_while_it_looks_idle_is_rated_by_what_it_answ
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_an_operator_that_works_all_the_time_is_not_scaled_in_when_output_before_it_falls(policy: str) -> None:  # FLINK-38538
-    # given an operator that passes on one event in fifty, and a next one that is busy all the time nevertheless
+    # given an operator that passes on one event in fifty, and the next operator, which is busy all the time nevertheless
     before = operator("before", uses=(0.6, 0.6), outputs=1.2)
     busy = operator("busy", uses=(1.0, 1.0, 1.0), upstream="before")
     assert ("busy", "scale_in") not in over_hours(policy, sample(before, busy))

@@ -1,4 +1,4 @@
-"""The journal of decisions: it replays to the same decisions, and changed ones are named."""
+"""The journal of decisions: it replays to the same decisions, and those that change are named."""
 
 from __future__ import annotations
 

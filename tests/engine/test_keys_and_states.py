@@ -180,7 +180,7 @@ def test_a_state_may_be_assigned(run: Run, way: str) -> None:
 
 
 class Expiring(Operator):
-    """Assigns its state before or after it sets the expiry, depending on the key; an empty state is none."""
+    """Assigns its state before or after it sets the expiry, depending on the key; an empty state counts as no state."""
 
     def process(self, event: dict[str, Any], ctx: Any) -> list[dict[str, Any]]:
         key = event["k0"]
@@ -316,7 +316,7 @@ def test_a_value_that_cannot_be_stored_is_said_with_the_key(value: Any, says: st
 
 
 def test_another_thread_packs_in_the_middle_of_a_state() -> None:
-    """Packing a time calls its zone, which is Python code: other threads run meanwhile, as the one that reads ahead of a move."""
+    """Packing a time calls its zone, which is Python code: other threads run meanwhile, such as the one that reads ahead of a move."""
     other: list[bytes] = []
 
     class Slow(dt.tzinfo):

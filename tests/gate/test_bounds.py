@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-# A shorter one is not a bound, but a wait that the test is about and that is to time out.
+# A shorter one is not a bound, but a wait that the test expects to time out.
 _SHORT_S = 5
 _KEYWORDS = ("timeout", "timeout_s")
 _METHODS = ("wait", "join", "result")

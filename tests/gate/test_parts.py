@@ -106,7 +106,7 @@ def test_a_deep_part_that_passed_is_kept_when_the_next_one_is_interrupted(one_pa
     (other / "test_interrupted.py").write_text("import os, signal\ndef test_it(): os.kill(os.getppid(), signal.SIGINT); assert False\n")
     parts.DEEP["other"] = parts.Part(("other",))
     commit()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored in a shell's background
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored in a shell's background jobs
     try:
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):

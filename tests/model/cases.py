@@ -1,4 +1,4 @@
-"""Named scopes. The small ones run with every test and name the rules whose absence they notice; the large ones run by command."""
+"""Named scopes. The small ones run with every test and name the rules whose absence they notice; the large ones only by a command."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Budget(NamedTuple):
     standby: int = 0  # a standby is started beside a healthy owner
     promote: int = 0  # the standby is promoted
     partial: int = 0  # a checkpoint at a moment other than END
-    error: int = 0  # the operator throws; on the same frame it may not another time
+    error: int = 0  # the operator throws; it may accept the same frame another time
     fail: int = 0  # Spark gives up an attempt, which may live on as a zombie
     twin: int = 0  # a second attempt starts while the first one runs
     rerun: int = 0  # the stage runs again after the partition's success

@@ -1,4 +1,4 @@
-"""A deliberate fault of the product: a small change of its text, which a test cited by docs/guarantees.md must notice."""
+"""A deliberate fault in the product: a small change to its text, which a test cited by docs/guarantees.md must notice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Mutation:
-    """Replace `old`, which occurs in `file` exactly once, by `new`; then `test` fails. `quick`: within seconds, so also in CI."""
+    """Replace `old`, which occurs in `file` exactly once, with `new`; then `test` fails. `quick`: within seconds, so also in CI."""
 
     file: str
     old: str

@@ -1,4 +1,4 @@
-"""A deployment with slots on several nodes: any node tells where they are, and an epoch counts in all slots or in none."""
+"""A deployment with slots on several nodes: any node says where they are, and an epoch counts in all slots or in none."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_a_canary_and_a_diff_of_a_keyed_deployment_are_tried_in_the_slots_of_all
 
 
 def test_a_version_that_cannot_read_the_newer_ones_state_comes_back_on_all_nodes(cluster: Nodes) -> None:
-    """Also after a node manager was killed; but on no node if the queue server of one was, which held the input since the update."""
+    """Also after a node manager was killed; but on no node if a queue server was, which held the input since the update."""
     cluster.deploy("back", COUNT.format(version=1), slots=3, **KEYED)
     job, keys = Job(cluster.address("c"), "back", tls=cluster.tls), list(range(0, 120, 2))
     assert job.epoch(0, [keys]) == [1001] * 60

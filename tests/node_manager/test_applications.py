@@ -125,7 +125,7 @@ def test_without_a_registry_nothing_is_granted_everything_is_answered_and_afterw
 
 
 class FakeManager:
-    """Stands for the registry that Asking talks to: answers with these grants, or raises."""
+    """Stands in for the registry that Asking talks to: answers with these grants, or raises."""
 
     def __init__(self, *grants: dict[str, Any]) -> None:
         self.grants, self.told = list(grants), list[dict[str, Any]]()

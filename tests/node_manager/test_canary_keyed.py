@@ -84,13 +84,13 @@ class Keyed:
         return Watched(self.c, for_s, *rollback_if, percent=percent, min_events=min_events).sharing()
 
     def measured(self) -> dict[str, Any]:
-        """Return the counts of the running canary, as the registry was told; {} if there is none."""
+        """Return the counts of the running canary, as reported to the registry; {} if there is none."""
         update = self.c.client.deployment("d")["update"]
         nodes = self.c.client.update_status(update["id"])["nodes"] if update else []
         return (nodes[0]["measured"] or {}) if nodes else {}
 
     def counted(self, **least: float) -> dict[str, Any]:
-        """Wait until the running canary has counted at least that; return its counts."""
+        """Wait until the running canary has counted at least this much; return its counts."""
         wait_until(lambda: all(self.measured().get(n, 0) >= v for n, v in least.items()), 30, f"the canary to count {least}")
         return self.measured()
 
@@ -275,7 +275,7 @@ def test_a_canary_begins_anew_when_a_server_is_lost(keyed: Keyed, role: str) -> 
 
 
 class Lost:
-    """Stands for comparisons: the first counts five events and loses its server when told to; the server never comes back."""
+    """Stands in for comparisons: the first counts five events and loses its server when told to; the server never comes back."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -28,7 +28,7 @@ def controllers(plant: SimulatedPlant, folder: Path) -> Controllers:
 
 
 def run(plant: SimulatedPlant, folder: Path, seconds: int) -> Controllers:
-    """Run the loop for so many seconds, with a round each second, as the monitor runs it."""
+    """Run the loop for this many seconds, with a round each second, as the monitor runs it."""
     made = controllers(plant, folder)
     for _ in range(seconds):
         plant.second()
@@ -82,7 +82,7 @@ def test_an_oscillating_load_never_makes_it_flap(tmp_path: Path, policy: str, pe
 def test_a_load_is_given_back_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
     plant = SimulatedPlant(lambda at_s: 250 if at_s < 900 else 10, automatic("fuzzy"))
     made = Controllers(plant, tmp_path, lambda: 1_000_000.0 + plant.now_s - (HOUR_S if plant.now_s > 900 else 0), every_s=10.0)
-    for _ in range(2700):  # the clock shows less than at first all the time
+    for _ in range(2700):  # once set back, the clock stays behind its first reading
         plant.second()
         made.tick(plant.now_s)
     assert len(plant.slots) == 1 < max(slots for _, slots in plant.steps) and replays(tmp_path)

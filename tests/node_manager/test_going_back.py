@@ -123,7 +123,7 @@ def test_a_slot_whose_standby_was_lost_before_the_promotion_is_not_left_behind(m
 def test_a_slot_whose_window_ends_while_others_come_back_stays_with_the_newer_version_until_all_have_one_again(
     manager: Manager, api: NodeClient
 ) -> None:
-    """Each slot counts right with the version that it has, and the newer version takes over the state of the slots that went back."""
+    """Each slot counts correctly with the version that it has, and the newer version takes over the state of the slots that went back."""
     home = manager.settings.home
     one = put_image(home, COUNT, **KEYED)
     two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)

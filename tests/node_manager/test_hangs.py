@@ -209,7 +209,7 @@ def test_an_operator_is_not_blamed_for_time_in_which_nobody_could_answer_or_look
 
 @pytest.mark.parametrize("fills", [False, True])
 def test_a_server_that_does_not_answer_in_time_counts_as_lost_and_its_connection_is_not_used_again(tmp_path: Path, fills: bool) -> None:
-    """Late replies would be taken for those to the next commands. A server that does not read, either, is not waited for endlessly."""
+    """Late replies would be taken for those to the next commands. A server that also does not read is not waited for endlessly."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.listen(1)

@@ -82,14 +82,14 @@ class Two:
             yield part
 
     def back(self) -> None:
-        """Start the registry again if it was stopped; wait until it has heard of both nodes."""
+        """Start the registry again if it was stopped; wait until it has heard from both nodes."""
         if self.registry.process.poll() is not None:
             self.registry = start(self.top / "registry", "--listen", self.url.removeprefix("http://"))
             self.client = self.registry.client()
         self.both_live()
 
     def both_live(self) -> None:
-        """Wait until the registry has heard of both nodes."""
+        """Wait until the registry has heard from both nodes."""
         wait_until(lambda: {n["node"] for n in self.client.nodes() if n["live"]} == {"a", "b"}, 30, "both nodes to be live")
 
     def close(self) -> None:

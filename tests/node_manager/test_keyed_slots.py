@@ -49,7 +49,7 @@ def test_an_attempt_that_dies_between_the_ends_of_two_slots_counts_once(cluster:
         assert counted(job.epoch(epoch, batches)) == (expected := oracle.epoch(batches)), "the task is tried again"
         job.restart()
         assert counted(job.epoch(epoch, batches)) == expected, "the query is restarted before Spark has committed the epoch"
-        job.dies(epoch, batches, ended)  # of two equal attempts either counts, in any slots that the newer one has ended
+        job.dies(epoch, batches, ended)  # either of two equal attempts counts, in any slots that the newer one has ended
     assert counted(job.epoch(5, last := events(orders))) == oracle.epoch(last)
 
 

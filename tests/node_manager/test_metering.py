@@ -1,4 +1,4 @@
-"""The usage of deployments is counted once: over former owners, restarts of the node manager, and queries."""
+"""The usage of deployments is counted once, across former owners, restarts of the node manager, and queries."""
 
 from __future__ import annotations
 

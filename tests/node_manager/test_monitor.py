@@ -190,7 +190,7 @@ def test_signals_follow_a_real_load(daemon: Daemon, lane: Callable[..., Lane]) -
 def test_an_operator_that_its_callers_wait_for_is_a_bottleneck_however_little_waits_in_its_queue(
     daemon: Daemon, lane: Callable[..., Lane]
 ) -> None:
-    """A window of frames of 50 ms is 0.4 s of work, and all that one task of Spark has under way."""
+    """A window of 50 ms frames is 0.4 s of work, and all that one Spark task has under way."""
     daemon.deploy(SLEEPY)
     caller = lane()
     for _ in range(DEFAULT.window_frames):

@@ -144,7 +144,7 @@ def test_a_manager_that_is_killed_between_any_two_steps_of_a_move_goes_on_with_i
     source, to, groups = SlotKeys("d", first), SlotKeys("d", second), list(range(40))
 
     def begin_and_die(steps: int) -> None:
-        """Begin a move, whose manager dies after so many steps."""
+        """Begin a move, whose manager dies after this many steps."""
         with contextlib.closing(access.connect(cluster.node.home, "state")) as state:
             now = group_map.load(state, source) or SlotGroups.even([first, second], 128)
         new = now.moved(groups, first, second)

@@ -49,7 +49,7 @@ def cluster() -> Iterator[Nodes]:
 
 
 def where(c: Nodes) -> dict[str, set[int]]:
-    """Return node -> its key groups, as told by the node."""
+    """Return node -> its key groups, as the node reports them."""
     return {n: {g for shown in c.groups(n, "count") for g in ranges.parsed(shown, 128)} for n in "ab"}
 
 
@@ -106,7 +106,7 @@ class MoverDies:
         self.done: list[str] = []
 
     def begin_and_die(self, groups: Sequence[int], steps: int, strike: str) -> None:
-        """Do so many steps in the middle of an epoch, then strike."""
+        """Do this many steps in the middle of an epoch, then strike."""
         c, daemon = self._cluster, self._cluster.daemons[self._source]
         own = [SimpleNamespace(number=n, keys=SlotKeys("count", n)) for n in self._numbers()]
         deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])

@@ -225,7 +225,7 @@ def test_a_slot_that_has_ended_keeps_nobody_waiting_and_what_was_still_loading_i
     slot_._event(on.StopAsked(False, None, 0.0))
     wait_until(lambda: not any(t.name == "slot-d-0" for t in threading.enumerate()), 20, "the slot's thread to end")
     with monkeypatch.context() as before:
-        before.setattr(Slot, "stopped", False)  # as a caller saw it that comes just before the end
+        before.setattr(Slot, "stopped", False)  # as a caller that comes just before the end saw it
         with pytest.raises(Unavailable, match="stopped"):
             slot_.prepare(wanted)
     go_on.set()

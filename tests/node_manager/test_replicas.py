@@ -67,7 +67,7 @@ def stopped(cluster: Nodes, node: str) -> Iterator[None]:
 
 
 class Announced:
-    """A lock that tells when somebody asks for it."""
+    """A lock that signals when somebody asks for it."""
 
     def __init__(self, lock: Any) -> None:
         self._lock, self.asked = lock, Event()
@@ -83,7 +83,7 @@ class Announced:
 def test_a_deployment_can_begin_while_the_node_looks_which_copies_it_is_to_keep(
     manager: Manager, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one asks for copies that are to become its slots, the other for slots that were made of its copies."""
+    """One asks for copies that are to become its slots, the other for slots that were made from its copies."""
     copies, wanted = manager.copies, WantedDeployment("d", "t", "1", put_image(home, add(1)))
     place = Placement(1, ("n",), False, made=1, replication=Replication(1, {"n": manager.incarnation}, ((),), ({},), (FIRST_VERSION,)))
     across = SimpleNamespace(node="n", find=lambda name: place, placements=lambda: [("d", place)])

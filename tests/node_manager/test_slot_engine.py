@@ -390,7 +390,7 @@ def test_a_slot_that_is_to_serve_something_else_changes_over_as_in_an_update(wor
 
 
 class Work:
-    """Work on the state; `tokens`: with which it was done."""
+    """Work on the state; `tokens`: those with which it was done."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.tokens: list[int] = []
@@ -649,7 +649,7 @@ def _check(world: SlotWorld) -> None:
 
 
 def _look(world: SlotWorld) -> None:
-    """Whatever has failed, the next look sees to it that there will be an owner."""
+    """Whatever has failed, the next look makes sure that there will be an owner."""
     s = world.state
     world.faults.clear()
     world.happens(on.TimerDue("look"))

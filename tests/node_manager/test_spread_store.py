@@ -122,7 +122,7 @@ class Mover:
         self.version, self.carried = 0, list[Carried]()
 
     def step(self, steps: int) -> list[str]:
-        """Kill a's manager, and do so many steps; return them. What has been handed over is copied."""
+        """Kill a's manager, and do this many steps; return them. The state handed over is copied."""
         c, daemon = self._cluster, self._cluster.daemons["a"]
         numbers = [s.slot for s in daemon.api.status().slots if s.deployment == "count"]
         own = [SimpleNamespace(number=n, keys=SlotKeys("count", n)) for n in numbers]
@@ -145,7 +145,7 @@ class Mover:
         return done
 
     def again(self) -> None:
-        """Bring b what was handed over, and let it adopt that, once more."""
+        """Bring the handed-over state to b, and let b adopt it, once more."""
         taker = self._taker("b")
         taker.take("count", 0, self.version, iter(self.carried))
         taker.adopt("count", 0, self.version, self._cluster.client.deployment("count")["placement"])

@@ -352,5 +352,5 @@ def test_an_import_that_is_interrupted_between_two_slots_serves_nobody_until_it_
     assert Job(node, session="repeated").epoch(1, [[1, 100]]) == [2, 2], "the last one again"
     assert Job(node, session="repeated").epoch(2, [[1, 100]]) == [3, 3]
     api.scale("d", 1)
-    imports("scaled")  # that several slots were to be written is no obstacle to one
+    imports("scaled")  # the interrupted import was into several slots, which does not hinder one into a single slot
     assert Job(node, session="scaled").epoch(2, [[1, 100]]) == [3, 3]

@@ -1,4 +1,4 @@
-"""A version that declares other types than the stored state has: it is refused before the switch, like a failing migration, and the owner
+"""A version that declares types other than those stored: it is refused before the switch, like a failing migration, and the owner
 goes on."""
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ NUMBERS = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}}
 
 @dataclass(frozen=True)
 class Way:
-    """A place in which Python operators run, with what their manifests say for it."""
+    """A place in which Python operators run, with the manifest entries for it."""
 
     place: Place
     folder: Path
@@ -161,7 +161,7 @@ def run(batch):
     return {"b": batch.column("a")}
 """
 
-# Arrow looks for dateutil when it finds out a type; the second time it is known that there is none.
+# Arrow looks for dateutil when it infers a type; the second time it is known that there is none.
 LOOKS = """
 from importlib.machinery import PathFinder
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A node that other hosts reach: it opens lanes by TLS for clients with a certificate, through a relay that is supervised like a server.
+"""A node that other hosts reach: it opens lanes over TLS for clients with a certificate, through a relay that is supervised like a server.
 
 The tests share the node, and each leaves it as it was.
 """
@@ -86,7 +86,7 @@ class RemoteNode:
 @pytest.fixture(scope="module")
 def node() -> Iterator[RemoteNode]:
     require_relay()
-    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
+    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for socket paths
     made = RemoteNode(Daemon(top / "h"), top / "certs")
     try:
         made.start()

@@ -21,7 +21,7 @@ import pyarrow as pa
 from udo_protocol.proto import operator_pb2 as pb
 
 RAISES, EXITS, KILLED, HANGS, CRASHES_ONCE, LIES_ID, LIES_SCHEMA, LIES_BYTES, LIES_KEY = 101, 102, 103, 104, 105, 106, 107, 108, 109
-# Tables in shared memory: past its end, in the engine's half, across the end, and bytes that are no table.
+# Tables in shared memory: past its end, in the engine's half, across the end, and bytes that are not a table.
 BEHIND, IN_REQUESTS, OVER_THE_END, SHARED_BYTES = 110, 111, 112, 113
 # Invalid messages: too long a header, too long a body, a table twice, half a message and then silence, half a message and then the end.
 HEADER, BODY, TWICE, HALF, HALF_ENDS = 114, 115, 116, 117, 118

@@ -206,7 +206,7 @@ class Events(honest.Events):
 
 
 class Keyed(honest.Keyed):
-    more = 0  # left over by an earlier request
+    more = 0  # left over from an earlier request
     rehearsed = 0
 
     def process(self, event: dict[str, Any], ctx: Any) -> Iterable[dict[str, Any]]:
@@ -289,7 +289,7 @@ class Server(served.Server):
 
 
 class Memory:
-    """False replacements for the methods of shared memory of the same names."""
+    """False replacements for the shared memory methods of the same names."""
 
     honest_take, honest_put = SharedMemory.take, Half.put
     last = pa.py_buffer(b"")

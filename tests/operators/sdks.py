@@ -15,7 +15,7 @@ from tests.conftest import require
 RUNTIMES = Path(__file__).parents[2] / "runtimes"
 # The first build on a machine also downloads the SDK's dependencies.
 BUILD_S = 560
-# For a program that needs no file of the system. All tests compile with it: Arrow's library takes a minute for each set of flags.
+# For a program that needs no system files. All tests compile with it: Arrow's library takes a minute for each set of flags.
 STATIC_GO = {"CGO_ENABLED": "0"}
 # A small heap, a collector without threads of its own, and little compilation: dozens of these start here, for a few frames each.
 JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", "bin/samples.jar", "{}")
@@ -92,7 +92,7 @@ def rust(scratch: Path) -> Sdk:
 
 
 def static_rust(scratch: Path, sample: str) -> Sdk:
-    """Build one of Rust's samples, linked so that it needs no file of the system."""
+    """Build one of Rust's samples, linked so that it needs no system files."""
     tools("cargo")
     target = cargo_target(scratch.parent)
     wanted = ("rustc", "--locked", "--package", "samples", "--bin", sample, "--", "-C", "target-feature=+crt-static")

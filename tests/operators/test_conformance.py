@@ -115,7 +115,7 @@ def test_a_whole_image_that_is_not_in_the_docker_daemon_is_refused(platform: She
 
 
 def layout(folder: Path, work: Path) -> Path:
-    """Write the image that a push of the folder makes as an OCI layout, and return its path."""
+    """Write, as an OCI layout, the image that a push of the folder makes, and return its path."""
     (made := work / "layout").mkdir()
     target = build.Target.of(None, None)
     image = build.build(build.load(folder, None, target), work, work / "cache", lambda _: None).image

@@ -1,4 +1,4 @@
-"""Operators in C++: what their code does wrong is one event's failure that says what it was, and the process goes on."""
+"""Operators in C++: an error in their code is one event's failure, which says what the error was, and the process goes on."""
 
 from __future__ import annotations
 

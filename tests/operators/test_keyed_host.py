@@ -152,5 +152,5 @@ def test_timers_and_expirations_of_a_key_take_effect_in_their_order(frames: Call
     set_ = [*[("a", "timer", 0, 10 * S)] * 2, ("a", "expire", 0, 10 * S), ("a", "timer", 0, 20 * S), ("b", "timer", 0, 5 * S)]
     epochs.events(("a", "count", 5, None), *set_, ("b", "count", 1, None), ("d", "count", 7, None), ("d", "expire", 0, 99 * S))
     assert answers(epochs.end().answer) == []  # the watermark takes effect in the next epoch
-    assert answers(epochs.end().answer) == [("b", 2, 5 * S), ("a", 6, 10 * S), ("a", 1, 20 * S)]  # one per time; a expired between
+    assert answers(epochs.end().answer) == [("b", 2, 5 * S), ("a", 6, 10 * S), ("a", 1, 20 * S)]  # one per time; a expired in between
     assert epochs.states == {"a": {"n": 1}, "b": {"n": 2}}

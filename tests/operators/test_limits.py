@@ -1,4 +1,4 @@
-"""Limits apply to an operator that is a command: exceeding one fails the frame by name; other frames and deployments go on."""
+"""Limits of an operator that is a command: a frame that exceeds one fails with the limit's name; other frames and deployments go on."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def in_process(sample: str, output: pa.Schema) -> Processor:
 
 
 def killed_soon(made: ChildProcessor, chance: random.Random) -> Thread:
-    """Kill the process within the next milliseconds: before, during or after a frame."""
+    """Kill the process within the next few milliseconds: before, during or after a frame."""
     process = made._child._process
     assert process is not None
     first = psutil.Process(process.pid)
@@ -159,7 +159,7 @@ def visited(chance: random.Random, epoch: int) -> pa.RecordBatch:
 
 
 def of_two_inputs(chance: random.Random, epoch: int, of: manifest.Manifest) -> pa.RecordBatch:
-    """Ten seconds of both inputs, unordered, with events at one moment, with missing values, and late ones."""
+    """Ten seconds of both inputs, unordered, with events at the same moment, missing values, and late events."""
     drawn: dict[str, Callable[[], object]] = {
         "at": lambda: (10 * epoch - 3) * SECOND_US + chance.randrange(200) * 50_001,
         "symbol": lambda: chance.choice(["UDO", "ü", f"new in {epoch}: {chance.randrange(20)}"]),

@@ -1,4 +1,4 @@
-"""Workers written for Spark's protocol of external UDFs run as operators; the messages are from PySpark's jars."""
+"""Workers written for Spark's protocol for external UDFs run as operators; the messages are from PySpark's jars."""
 
 from __future__ import annotations
 

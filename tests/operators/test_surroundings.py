@@ -80,7 +80,7 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def command(project: Path) -> dict[str, object]:
-    """What the project's manifest says of how it is started."""
+    """The fields of the project's manifest that say how it is started."""
     [line] = re.findall(r"^command = (\[.*?\])", (project / "operator.toml").read_text(), re.MULTILINE)
     return {"runtime": "exec", "entry": "", "command": json.loads(line)}
 

@@ -20,7 +20,7 @@ TESTS = [
     "tests/registry/test_updates.py",
     "tests/cli/test_packing.py",
 ]
-# An executable that has not answered by then is no interpreter.
+# An executable that has not answered by then is not an interpreter.
 START_S = 30
 UV = str(Path(sys.executable).parent / "uv")
 
@@ -47,7 +47,7 @@ def others() -> dict[str, str]:
 
 
 def main() -> int:
-    """Return the exit status of the first failing interpreter, else 0; 1 if there is none where all parts are required."""
+    """Return the exit status of the first failing interpreter, else 0; 1 if there is no other interpreter where all parts are required."""
     found = others()
     print(f"other interpreters present: {', '.join(found) or 'none'}", flush=True)
     if not found and os.environ.get("UDO_REQUIRE") == "all":

@@ -26,7 +26,7 @@ PACKAGES = ("udo_protocol", "elasticity", "registry", "node_manager", "udo_inter
 
 
 def declared(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metadata.Distribution]:
-    """All dependencies of a distribution, by its and their declarations, as installed here."""
+    """All dependencies that a distribution or one of its dependencies declares, as installed here."""
     found: dict[str, metadata.Distribution] = {}
     for requirement in map(Requirement, metadata.requires(name) or []):
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in ("", *extras)):
@@ -38,7 +38,7 @@ def declared(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metad
 def share(distribution: metadata.Distribution, packages: Path) -> None:
     """Link the distribution's files into another environment's folder of packages; copy them where the file system cannot link.
 
-    Bytecode, too, which is valid beside a file with the same time: compiling all of Spark takes longer than the demo.
+    Its bytecode, too, which stays valid beside a file with the same time: compiling all of Spark takes longer than the demo.
     """
     for file in distribution.files or ():
         source, target = Path(distribution.locate_file(file)), packages / file

@@ -289,7 +289,7 @@ class PipelinedRearm(SlotMachine):
     def send_answers(self, instance: Instance) -> slot_reader.Emit:
         conn, first = self.connection(f"fence-{instance.reader.name}"), instance.pending[0][0]
         if not getattr(instance, "armed", False):
-            conn.call("UNWATCH")  # left over by a former run
+            conn.call("UNWATCH")  # left over from an earlier run
             conn.call("WATCH", f"{P}owner")
             if int(conn.call("GET", f"{P}owner") or 0) != instance.token:
                 conn.call("UNWATCH")

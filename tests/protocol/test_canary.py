@@ -1,4 +1,4 @@
-"""A canary's conditions: their meaning, and the errors for texts that are no condition."""
+"""A canary's conditions: their meaning, and the errors for texts that are not a condition."""
 
 from __future__ import annotations
 

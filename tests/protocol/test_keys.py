@@ -1,4 +1,4 @@
-"""The keys of a slot: all that is spelled is in the table of keys.py, and a prefix is taken apart only if it is one."""
+"""The keys of a slot: every key that is spelled is in the table of keys.py, and a text is taken apart only if it is a prefix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from udo_protocol.errors import Conflict
 from udo_protocol.queue import keys
 from udo_protocol.queue.keys import SlotKeys, StateKeys
 
-# Those that name no single key of the table.
+# The attributes that do not stand for a single key of the table.
 OTHERS = ("parse", "named", "savepoint", "of_mirror")
 
 

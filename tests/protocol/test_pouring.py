@@ -1,4 +1,4 @@
-"""Pouring a body: both sides get it whole and in order, whatever the sizes of its pieces, also when it breaks off."""
+"""Pouring a body: both sides get it whole and in order, whatever the sizes of its pieces, even when it breaks off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A savepoint pins the parts of the state: none is removed while it is needed, and none stays that is not."""
+"""A savepoint pins the parts of the state: none is removed while it is needed, and none stays after that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP connection with mutual TLS does what one by Unix socket does, and says what is wrong with a certificate."""
+"""A TCP connection with mutual TLS does what one over a Unix socket does, and says what is wrong with a certificate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ P = SlotKeys("t", 0)
 
 @dataclass
 class Server:
-    """A server that is reached by TLS, and requires certificates of its clients."""
+    """A server that is reached over TLS, and requires certificates of its clients."""
 
     address: str
     authority: Path
@@ -130,7 +130,7 @@ def test_files_that_hold_no_certificate_are_named(server: Server, tmp_path: Path
 
 
 class Closable:
-    """Stands for a channel."""
+    """Stands in for a channel."""
 
     closed = False
 

@@ -81,7 +81,7 @@ class Running:
 
 
 def start(data: Path, *options: str, tls: Tls | None = None) -> Running:
-    """Start a registry over `data` and wait until it answers; with these certificates, by HTTPS."""
+    """Start a registry over `data` and wait until it answers; with these certificates, over HTTPS."""
     data.mkdir(exist_ok=True)
     (data / "address").unlink(missing_ok=True)
     with_tls = ["--tls", str(tls.ca.parent)] if tls else []

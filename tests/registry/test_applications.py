@@ -342,7 +342,7 @@ def test_of_what_nodes_report_only_what_is_about_steps_under_way_is_kept_wheneve
     steps, wanted = Steps(store), {"app": ApplicationWish(("d",), mode="auto")}
 
     class Reported(dict[str, str]):
-        """Reports, of which another one comes while a look goes through them."""
+        """Reports to which another one is added while a look goes through them."""
 
         def items(self) -> Any:
             for entry in super().items():

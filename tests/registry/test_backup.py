@@ -32,7 +32,7 @@ BACKUPS = 3
 
 
 def whole(client: Registry, tmp_path: Path) -> int:
-    """Check that all that is named is stored and was recorded in the commit that made it; return the number of versions."""
+    """Check that everything named is stored and was recorded in the commit that made it; return the number of versions."""
     pushed = {e["detail"] for e in client.audit(limit=1000) if e["action"] == "push"}
     versions = [(o["name"], v["version"]) for o in client.operators() for v in o["versions"]]
     for name, version in versions:

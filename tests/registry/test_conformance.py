@@ -16,7 +16,7 @@ ABSENT = sha(b"absent")
 
 
 class Repository:
-    """A repository with the tag `1`, called by plain HTTP. Every call returns the reply."""
+    """A repository with the tag `1`, called over plain HTTP. Every call returns the reply."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client, self.name = client, fresh("conform")

@@ -99,7 +99,7 @@ def test_an_image_called_latest_makes_way_for_the_versions_of_its_name(registry:
 
 
 def _plain(http: httpx.Client, repository: str) -> bytes:
-    """A manifest that is no operator's, whose blobs are in the repository."""
+    """A manifest that is not an operator's, whose blobs are in the repository."""
     config = b'{"architecture": "amd64", "os": "linux"}'
     assert http.post(f"/v2/{repository}/blobs/uploads/?digest={sha(config)}", content=config).status_code == 201
     described = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": sha(config), "size": len(config)}

@@ -38,7 +38,7 @@ def test_secrets_and_files_reach_nodes_but_no_read_and_no_log(registry: Running,
     assert told["config"]["secrets"] == {"KEY": SECRET}
     assert base64.b64decode(told["config"]["files"]["conf/model.bin"]) == CONTENT
 
-    # A refusal may name the wrong field, never show its value.
+    # A refusal may name the field that is wrong, but never show its value.
     for body in (
         {"name": name, "operator": name, "secrets": {"KEY": [SECRET]}},
         {"name": name, "operator": name, "secrets": {"1KEY": SECRET}},
@@ -244,7 +244,7 @@ def test_nodes_report_into_the_deployment_and_undeploy_forgets_it(deployed: tupl
     assert name not in [d["name"] for d in client.wanted("n1", wait_s=0)["deployments"]]
     with pytest.raises(errors.NotFound):
         client.deployment(name)
-    client.report("n1", NodeReport(deployment=name, version="1", digest=digest, state="stopped"))  # a late report is no error
+    client.report("n1", NodeReport(deployment=name, version="1", digest=digest, state="stopped"))  # a late report is not an error
 
 
 def test_a_keyed_deployment_is_only_removed_with_its_state(registry: Running, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The OCI distribution API as specified, called by plain HTTP at a real registry."""
+"""The OCI distribution API as specified, called over plain HTTP at a real registry."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def push(client: httpx.Client, repository: str, blob: bytes) -> dict[str, Any]:
 
 
 def artifact(client: httpx.Client, repository: str, ref: str | None = None, layer: bytes = b"layer", **fields: Any) -> tuple[str, bytes]:
-    """Push an image that is no operator, under a tag or else its digest: (digest, manifest)."""
+    """Push an image that is not an operator, under a tag or else its digest: (digest, manifest)."""
     config = {**push(client, repository, EMPTY), "mediaType": "application/vnd.oci.empty.v1+json"}
     table = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [push(client, repository, layer)], **fields}
     body = json.dumps(table).encode()

@@ -43,7 +43,7 @@ def test_every_route_is_described_and_every_description_has_a_route(registry: Ru
     app.extensions["registry"].hub.close()
     app.extensions["registry"].store.close()
     routes = set()
-    for route in (r for r in app.url_map.iter_rules() if not r.endpoint.startswith("console.")):  # pages are no part of the API
+    for route in (r for r in app.url_map.iter_rules() if not r.endpoint.startswith("console.")):  # pages are not part of the API
         for path in {route.rule.replace("<any(update, rollback):action>", a) for a in ("update", "rollback")}:
             routes |= {(m.lower(), re.sub(r"<[^>]+>", "*", path)) for m in route.methods or () if m not in ("OPTIONS", "HEAD")}
     assert {(m, p) for m, p in described if m != "head"} == routes

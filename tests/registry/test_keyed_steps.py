@@ -1,4 +1,4 @@
-"""Steps of a deployment with state over nodes, as pure functions: what moves where, which slots come and go, what giving up leaves."""
+"""Steps of a deployment with state over nodes, as pure functions: the moves, the slots that come and go, and the result of giving up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begun(now: Placement, node: str, plan: Plan) -> Placement:
 
 
 def moved(now: Placement, some: int = GROUPS) -> Placement:
-    """Carry out the first remaining move, or so many groups of it, as placements.py does."""
+    """Carry out the first remaining move, or this many groups of it, as placements.py does."""
     [(to, groups), *_] = keyed_steps.moves(now)
     assert now.step is not None
     return now.changed(now.map(GROUPS).moved(groups[:some], now.step.source, to))
@@ -46,7 +46,7 @@ def names(now: Placement) -> dict[str, int]:
 
 
 class Listed(tuple[int, ...]):
-    """Groups in which none is searched for: with thousands of them that takes seconds."""
+    """Groups that must not be searched for a single one: with thousands of them that takes seconds."""
 
     def __contains__(self, _: object) -> bool:
         raise AssertionError("each of the groups is searched for in all that move")

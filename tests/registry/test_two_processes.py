@@ -37,7 +37,7 @@ KILLS = 6
 
 
 class BeatingNode(FakeNode):
-    """A fake node with heartbeats, as a node manager sends them: by these the process that it does not poll learns of it."""
+    """A fake node with heartbeats, as a node manager sends them: through them the process that it does not poll learns of it."""
 
     def _run(self) -> None:
         beating = threading.Thread(target=self._beat)

@@ -32,7 +32,7 @@ def begin(running: Running, content: bytes = b"") -> tuple[str, Path]:
 
 
 def age(path: Path, seconds: float) -> None:
-    """Make the upload's last byte look so many seconds old."""
+    """Make the upload's last byte look this many seconds old."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 

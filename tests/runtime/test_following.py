@@ -250,7 +250,7 @@ def test_who_is_too_far_behind_is_given_up_and_told_so_and_others_are_not(
 def test_who_loads_for_longer_than_the_changelog_is_kept_reads_it_meanwhile(
     start: Start, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner writes more while another loads than is kept for a reader that is behind."""
+    """While another process loads, the owner writes more than is kept for a reader that is behind."""
     monkeypatch.setattr(standby, "_ADVANCE_S", 0.0)
     monkeypatch.setattr(pieces, "_READ_BYTES", 1)
     monkeypatch.setattr(changelog, "CHANGELOG_BYTES", 10)  # every checkpoint of the owner is larger
@@ -260,7 +260,7 @@ def test_who_loads_for_longer_than_the_changelog_is_kept_reads_it_meanwhile(
     class Slow(StandbyState):
         def _keep_up(self) -> None:
             super()._keep_up()
-            servers.state().call(*changelog.appending(P, changelog_entry(0, [], {}, {})))  # gives up who is behind
+            servers.state().call(*changelog.appending(P, changelog_entry(0, [], {}, {})))  # gives up readers that are behind
             epochs.append(len(epochs) + 1)
             an_attempt(servers, epochs[-1], epochs[-1]).run([*keys, f"new{epochs[-1]}"])
 

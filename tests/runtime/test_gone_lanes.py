@@ -11,7 +11,7 @@ from tests.support.stateless import collect, lane, send
 from udo_protocol.queue.frame import ANSWER
 
 Start = Callable[..., Process]
-# Logs its events, and works until `go` exists, and for longer than an instance takes a lane for open without a check.
+# Logs its events, and works until `go` exists, and for longer than an instance considers a lane open without a check.
 NOTES = """
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""RESTORE and STATE on a real instance and real servers: what a lane with a state store asks for, brings and takes away."""
+"""RESTORE and STATE on a real instance and real servers: the state that a lane with a state store asks for, brings and takes away."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_of_several_slots_each_says_whether_it_knows_the_epoch_before_of_its_own
 
 
 def test_groups_restored_from_a_store_stay_lost_or_current_in_the_slot_that_they_move_to() -> None:
-    """Groups that have not been restored are lost, not empty, and what was restored for an epoch gives way to no earlier one."""
+    """Groups that have not been restored are lost, not empty, and state that was restored for an epoch gives way to no earlier one."""
     source, target = Session("q"), Session("q")
     source.renew(SessionRecord(4, 1, restoring=[[7, 1, 5, 2]]))
     target.renew(SessionRecord(4, 1))

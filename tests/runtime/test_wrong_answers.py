@@ -1,4 +1,4 @@
-"""The error for an operator's author whose answers have the wrong form."""
+"""The error that an operator's author gets for answers of the wrong form."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Callers:
         assert not self.failures, self.failures
 
     def more(self, events: int, what: str) -> None:
-        """Wait until so many more events have been answered."""
+        """Wait until more than this many further events have been answered."""
         seen = self.answered
         self.wait(lambda: self.answered > seen + events, 60, what)
 

@@ -9,7 +9,7 @@ from tests.conftest import bound, wait_until
 from tests.support.cluster import Cluster
 from tests.support.nodes import Nodes
 
-# Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies of event -3.
+# Version 2 of the tests below: b = a + 100, fails on event -1, sleeps on event -2, dies on event -3.
 TWO = """
 import os, time
 from udo_runtime import operator

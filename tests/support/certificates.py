@@ -13,12 +13,12 @@ from udo_protocol.errors import Unavailable
 
 
 def signed(authority: Path, name: str, host: str = "127.0.0.1", *, expired: bool = False) -> Tls:
-    """The files of a client or server that this authority's certificate names as this host; the authority is made if there is none."""
+    """The files of a client or server, with this authority's certificate for this host; the authority is made if there is none."""
     return Authority.of(authority).sign(name, [host], -1 if expired else 1)
 
 
 def replace(folder: Path, by: Tls) -> None:
-    """Put these files in the place of those in the folder, one after the other, as an administrator does."""
+    """Replace the files in the folder with these, one after the other, as an administrator does."""
     files = Tls.folder(folder)
     for old, new in ((files.ca, by.ca), (files.key, by.key), (files.certificate, by.certificate)):
         shutil.copy(new, old)

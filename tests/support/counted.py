@@ -49,7 +49,7 @@ def oracle(epochs: Epochs, bad: tuple[int, ...] = ()) -> list[list[tuple[int, in
 
 
 def play(s: MemorySlot, epochs: Epochs, broken_off: Sequence[int] = (), read: int = 16) -> list[Attempt]:
-    """Run each partition at each epoch: attempts that break off after so many frames, then one that ENDs."""
+    """Run each partition at each epoch: attempts that break off after that many frames, then one that ENDs."""
     done: list[Attempt] = []
     for epoch, partitions in enumerate(epochs):
         for partition, keys in enumerate(partitions):

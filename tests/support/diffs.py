@@ -53,7 +53,7 @@ class Running:
         return self
 
     def seen(self, frames: int) -> Running:
-        """Wait until so many frames have been seen."""
+        """Wait until this many frames have been seen."""
         wait_until(lambda: self.reports[-1].get("seen", 0) >= frames, 20, f"{frames} frames to be compared")
         return self
 

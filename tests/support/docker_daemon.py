@@ -138,7 +138,7 @@ def runtime_image(docker_daemon: Daemon) -> str:
         elif not docker_daemon("images", "--quiet", DEBIAN).strip():
             tool("mmdebstrap", "mmdebstrap")
             script(docker_daemon, "debian-base.sh", DEBIAN)
-            if not os.environ.get("UDO_GATE"):  # there one part alone has a daemon
+            if not os.environ.get("UDO_GATE"):  # in the gate only one part has a daemon
                 docker_daemon("save", "--output", f"{saved}.new", DEBIAN)
                 Path(f"{saved}.new").rename(saved)
     return script(docker_daemon, "runtime.sh", DEBIAN)

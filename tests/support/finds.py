@@ -87,7 +87,7 @@ def run(batch):
     return {"answer": [repr(ASKED[asked]()) for asked in batch.column("asked").to_pylist()]}
 """
 SCHEMAS = {"input": {"asked": "string"}, "output": {"answer": "string"}}
-# Exceptions of user code that are no Exception.
+# Exceptions of user code that do not derive from Exception.
 RAISES = """
 import asyncio, sys
 from udo_runtime import Operator
@@ -102,7 +102,7 @@ class Run(Operator):
         if event["a"] in RAISED: raise RAISED[event["a"]]()
         yield {"b": event["a"]}
 """
-# What each of its events raises, in the words of its failure.
+# The exception that each of its events raises, in the words of its failure.
 RAISED = {
     13: "CancelledError: as of a cancelled task",
     14: "Panic: as of a native extension",

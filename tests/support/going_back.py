@@ -1,4 +1,4 @@
-"""An update whose rollback data are kept, and the keys of those."""
+"""An update whose rollback data are kept, and the keys of these data."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class JumpingClock:
         self._ahead.write_bytes(_SECONDS.pack(0))
 
     def set(self, ahead_s: int) -> None:
-        """Let the clock be so far ahead from now on."""
+        """Let the clock be this far ahead from now on."""
         with self._ahead.open("r+b") as file:
             file.write(_SECONDS.pack(ahead_s))
 

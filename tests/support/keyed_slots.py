@@ -67,7 +67,7 @@ def counted(answers: list[int]) -> list[int]:
 
 
 def between(batches: list[list[int]], act: Callable[[], object], behind: int) -> Iterator[list[int]]:
-    """The batches of an attempt; `act` is called after so many of them."""
+    """The batches of an attempt; `act` is called after `behind` of them."""
     for at, batch in enumerate(batches):
         if at == behind:
             act()

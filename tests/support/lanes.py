@@ -1,4 +1,4 @@
-"""Lanes, as a node is asked for them."""
+"""Requests to a node for lanes."""
 
 from __future__ import annotations
 

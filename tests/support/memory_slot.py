@@ -123,7 +123,7 @@ class Durable:
 
 @dataclass
 class MemoryLane:
-    """Stands for a LaneEnd to an attempt; frames are answered while the slot serves."""
+    """Stands in for an attempt's LaneEnd; frames are answered while the slot serves."""
 
     slot: MemorySlot
     lane: str

@@ -1,4 +1,4 @@
-"""Several nodes of one registry on this host, connected by TLS as if each were on a host of its own."""
+"""Several nodes of one registry on this host, connected over TLS as if each were on a host of its own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Place(Protocol):
         """Return the answers to the events; the operator's process must not have ended."""
 
     def failures(self, code: Path, good: Event, bad: Sequence[Event], **manifest: Any) -> list[str]:
-        """Return the reason for which each bad event failed; between them and after them, `good` must have been answered."""
+        """Return the reason why each bad event failed; between them and after them, `good` must have been answered."""
 
 
 def python(folder: Path, source: str) -> Path:

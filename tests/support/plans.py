@@ -1,4 +1,4 @@
-"""Ordinary plans around a keyed call, and the answers that a plain process gives that counts in order."""
+"""Ordinary plans around a keyed call, and the answers of a plain process that counts in order."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Plan:
     behind: tuple[str, ...] = ()
     inside: str = "collected"
     called: str = "stream"
-    partitions: tuple[int, int] = (2, 2)  # the first run's, and the one's after a restart
+    partitions: tuple[int, int] = (2, 2)  # of the first run, and of the one after a restart
     adaptive: bool = True
     epochs: tuple[tuple[int, ...], ...] = ((40, 40), (40,))  # for each run, those of its epochs
     rows_per_batch: int = 10_000  # the most in a batch that Spark hands to its workers

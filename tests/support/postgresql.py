@@ -30,7 +30,7 @@ def _programs() -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Callable[[str], str]]:
-    """postgresql(name) makes another database, whose name begins so, and returns its URL."""
+    """postgresql(name) makes another database, whose name begins with `name`, and returns its URL."""
     programs, home = _programs(), Path(tempfile.mkdtemp(prefix="udo-pg-"))
     user: dict[str, Any] = {}
     if os.getuid() == 0:  # PostgreSQL refuses to run as root

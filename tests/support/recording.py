@@ -17,7 +17,7 @@ from udo_protocol.node.api import NodeClient
 
 
 class Recorder:
-    """Records `deployment` into `file`; it has all that is answered once this object exists."""
+    """Records `deployment` into `file`; it has everything that is answered from the moment this object exists."""
 
     def __init__(
         self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0, slot: int | None = None

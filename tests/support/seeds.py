@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the seed, also in a quiet run: without it a failure cannot be repeated."""
+    """Print the seed, even in a quiet run: without it a failure cannot be repeated."""
     if _first:
         terminalreporter.write_line(f"the same once more: pytest --seed {_first}")
 

@@ -47,7 +47,7 @@ class SlotWorld:
         self.kept_s: float | None = None
         self.faults: dict[type[do.SlotEffect], UdoError] = {}
         self.raised: Exception | None = None  # by the last event
-        self.outcomes: dict[on.SlotRequest, list[Any]] = {}  # what each request was told: instances, errors
+        self.outcomes: dict[on.SlotRequest, list[Any]] = {}  # the replies to each request: instances, errors
         self.loads: list[on.SlotLoad] = []  # under way
         self.cancelled: list[on.SlotLoad] = []
         self.tokens = self.owner_token = 0

@@ -58,7 +58,7 @@ class Job:
         return Request(self._deployment, self._session, partition, self._attempts, epoch, keyed=call)
 
     def partition_of(self, key: int, partitions: int) -> int:
-        """The partition that answers for a key: with a store that of Spark, else one that is easy to tell."""
+        """The partition that answers for a key: with a store the one that Spark takes, else one that is easy to compute."""
         group = key % KEY_GROUPS
         return group % partitions if self.store is None else partition_of(group, partitions)
 
@@ -93,7 +93,7 @@ class Job:
     def _attempt(
         self, epoch: int, batches: Iterable[Sequence[int]], second: float = 0.0, window: int = 0, **where: int
     ) -> Iterator[tuple[Lanes, Generator[tuple[PendingFrame, pa.RecordBatch]]]]:
-        """The lanes of an attempt, and its answers, to be asked for."""
+        """The lanes of an attempt, and a generator of its answers."""
         with conversations(self.node, self.request(epoch, **where), self._sent, self._answers, self.wait_s, self._tls) as (lanes, opened):
             window = window or opened.place.window_frames
             exchange = SplitExchange(lanes, opened.group_slots or (0,), window, open_lane=opened.open_lane)

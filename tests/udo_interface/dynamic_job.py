@@ -38,8 +38,8 @@ def _ids(ids: object) -> list[object]:
 
 
 def main(name: str, registry: str, node: str, path: str, folder: str) -> None:
-    """Run micro-batches of a keyed query. No executor is left of the micro-batch before when one begins, nor of the first evaluation, with
-    the answers that it cached, at the second."""
+    """Run micro-batches of a keyed query. When one begins, all executors of the one before are gone; at its second evaluation, those of the
+    first are gone, too, with the answers that they cached."""
     conf = {"spark.udo.registry": registry, "spark.executorEnv.UDO_NODE": node, "spark.executor.memory": "1g", **DYNAMIC}
     spark = spark_session("dynamic", master="local-cluster[2,1,1024]", **QUIET, **conf)
     spark.sparkContext.setLogLevel("OFF")

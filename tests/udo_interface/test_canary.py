@@ -87,7 +87,7 @@ def test_a_keyed_query_counts_on_while_a_canary_is_tried_rolled_back_and_promote
         [passed] = [e["detail"] for e in told if e["phase"] == "preparing"]
         counted = re.search(r"passed: (\d+) events, 0 errors, .*, 0 of (\d+) frames compared different", passed)
         assert counted is not None and int(counted[2]) > 0, passed
-        # Of the nine keys, k0, k4 and k15 lie in the canary's groups: 5 of 17 events.
+        # Three of the nine keys, k0, k4 and k15, lie in the canary's groups: 5 of 17 events.
         assert 20 <= int(counted[1]) <= 40 * (stream.files - files) / 2
         stream.add()
         query.processAllAvailable()

@@ -340,7 +340,7 @@ client.flush()
         finally:
             caller.kill()
         wait_until(lambda: queue.call("SCARD", f"{p}lanes") == 0, 60, "the killed caller's lane to be closed")
-        time.sleep(0.2)  # longer than a lane counts as open without another look; the first frame is still held
+        time.sleep(0.2)  # longer than a lane counts as open without another check; the first frame is still held
         go.touch()
         wait_until(lambda: queue.call("LLEN", f"{p}in") == 0, 60, "its frames to be gone")
     lines = [line.text for line in connect_node(platform.node).logs(deployment)]

@@ -86,7 +86,7 @@ def arrow_of(kinds: list[str]) -> dict[str, str]:
 
 
 def test_rows_of_all_types_come_back_whatever_their_number_and_nulls(spark: SparkSession, platform: Platform) -> None:
-    """More columns than one word tells the nulls of, and batches that end within a block of rows, at its end and behind it."""
+    """More columns than one word has null bits, and batches that end within a block of rows, at its end and after it."""
     kinds = [*KINDS] * 6
     name = platform.operator(input=arrow_of(kinds), output=arrow_of(kinds))
     for count, batch, nulls in ((1, 10, 0.5), (63, 63, 0.0), (64, 64, 1.0), (65, 1000, 0.1), (500, 129, 0.3), (700, 10_000, 0.01)):
@@ -120,7 +120,7 @@ def test_answers_of_fixed_width_are_rows_like_any_others(spark: SparkSession, pl
 @pytest.mark.long
 @pytest.mark.parametrize("slots", [1, 3])
 def test_rows_that_are_split_by_slot_come_back_with_the_columns_that_are_kept(spark: SparkSession, platform: Platform, slots: int) -> None:
-    """With the kept ones the rows have more fields than one word tells the nulls of, and those sent do not."""
+    """With the kept columns the rows have more fields than one word has null bits; the rows that are sent do not."""
     kinds, extra = [*KINDS] * 4, [f"x{i}" for i in range(15)]
     name = f"columns{slots}"
     platform.push(ANSWERS_EACH, name=name, key="c1", input=arrow_of(kinds), output=arrow_of(kinds))
@@ -181,7 +181,7 @@ def test_rows_in_another_form_than_sparks_own_are_written_too(spark: SparkSessio
 @pytest.mark.long
 @pytest.mark.parametrize("kinds", [["int64", "double"], ["int64", "string"]], ids=["fixed", "text"])
 def test_a_thread_that_reads_on_when_its_task_ends_frees_what_it_reads(spark: SparkSession, platform: Platform, kinds: list[str]) -> None:
-    """TRANSFORM reads its input in a thread of its own, and LIMIT ends the task while that is at it."""
+    """TRANSFORM reads its input in a thread of its own, and LIMIT ends the task while that thread is still reading."""
     jvm_path.calls(spark)
     jvm: Any = spark.sparkContext._jvm
     allocator = getattr(jvm.org.apache.spark.sql.util, "ArrowUtils$").__getattr__("MODULE$").rootAllocator()

@@ -432,7 +432,7 @@ def test_processes_with_one_number_in_containers_that_share_a_cache_compile_each
         drafts.append(Path(command[command.index("-d") + 1]))
         drafts[-1].write_text("jar")
         if len(drafts) == 1:
-            jar.build(target)  # of the other one, meanwhile
+            jar.build(target)  # the other process builds it meanwhile
         return subprocess.CompletedProcess(command, 0, "", "")
 
     target = tmp_path / "a.jar"

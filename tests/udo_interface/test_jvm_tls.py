@@ -1,4 +1,4 @@
-"""The executor's JVM connects to queue servers on other hosts by mutual TLS, and says what is wrong with a certificate."""
+"""The executor's JVM connects to queue servers on other hosts over mutual TLS, and says what is wrong with a certificate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZES = (0, 1, 16_384, 16_385, 700_000, 3_000_000)
 
 @dataclass
 class Server:
-    """A server that is reached by TLS and requires client certificates."""
+    """A server that is reached over TLS and requires client certificates."""
 
     address: str
     run_id: str

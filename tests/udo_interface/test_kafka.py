@@ -43,7 +43,7 @@ class Topics:
 
     def __init__(self, spark: SparkSession, broker: Broker, directory: Path) -> None:
         self.spark, self.broker, self._directory = spark, broker, directory
-        # The partitions of a topic are looked up again after so long; the default is five minutes.
+        # The partitions of a topic are looked up again after this time; the default is five minutes.
         self._options = {"kafka.bootstrap.servers": broker.address, "kafka.metadata.max.age.ms": "500"}
 
     def send(self, topic: str, ids: range) -> None:
@@ -70,7 +70,7 @@ class Topics:
         return (writer.outputMode("update").trigger(**trigger) if trigger else writer).start()
 
     def answers(self, topic: str) -> list[dict[str, Any]]:
-        """What a query has written, in order within each key; `key` is one of the fields."""
+        """The answers that a query has written, in order within each key; `key` is one of the fields."""
         found = sorted(self.records(topic).collect(), key=lambda r: (r.partition, r.offset))
         return [{"key": bytes(r.key).decode(), **json.loads(bytes(r.value))} for r in found]
 

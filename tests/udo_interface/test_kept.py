@@ -1,4 +1,4 @@
-"""keep= with columns of any type: each is unchanged after the call, also in whether it can be null, or the call is refused."""
+"""keep= with columns of any type: each is unchanged after the call, including whether it can be null, or the call is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Forward(Operator):
         yield {"b": event["a"]}
 """
 IO: dict[str, Any] = {"entry": "op:Forward", "input": {"a": "int64"}, "output": {"b": "int64"}}
-# Columns that cannot be null, whose types are told by their batches.
+# Columns that cannot be null, whose types can be told from their batches.
 TOLD = {
     "whole": "1",
     "nested": "named_struct('p', 1, 'q', array(1, 2), 'r', map('a', 1S))",

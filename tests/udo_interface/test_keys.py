@@ -1,4 +1,4 @@
-"""Events of one key are those that Spark's groupBy takes for one, in any time zone, before and after a restart."""
+"""Events have the same key if Spark's groupBy puts them into one group, and only then, in any time zone, before and after a restart."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def crafted(number: int, lane: str = "l1", first: int = 0) -> bytes:
 
 
 def sent(bench: Bench, frames: int) -> tuple[Sender, Collector]:
-    """Return a lane that has sent so many frames, which nobody processes."""
+    """Return a lane that has sent this many frames, which nobody processes."""
     sender, collector = bench.lane()
     for n in range(frames):
         for _, pieces in sender.encode(batch(n)):

@@ -1,4 +1,4 @@
-"""Slots on other nodes, called from Spark by TLS, on either path: counts are as if there were one slot and each epoch ran once."""
+"""Slots on other nodes, called from Spark over TLS, on either path: counts are as if there were one slot and each epoch ran once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WIDE = "x" * 2_000
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
     """Nodes a and b with the slots of `wide` (keyed) and `forward`; and c, which has none, and which the session's tasks ask."""
-    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for sockets
+    top = Path(tempfile.mkdtemp(prefix="udo-"))  # short enough for socket paths
     with nodes(top, "a", "b", "c", listening="ab") as made:
         made.deploy("wide", COUNT, slots=3, **MANIFEST)
         made.deploy("forward", FORWARD, slots=2, input={"id": "int64", "text": "string"}, output={"id": "int64"})

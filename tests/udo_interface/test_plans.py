@@ -1,4 +1,4 @@
-"""A keyed call counts right in every plan that Spark makes of it, whatever stands before and behind it, and however it is evaluated."""
+"""A keyed call counts correctly in every plan that Spark makes of it, whatever comes before and after it, and however it is evaluated."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_the_plan_says_which_way_the_call_takes(spark: SparkSession, count: str,
 
 @pytest.fixture
 def unmarked(spark: SparkSession) -> Iterator[None]:
-    """Use Spark without the jar, as one for which it does not compile: tasks rely on what Spark and the rows tell them."""
+    """Use Spark without the jar, like a Spark that it does not compile for: tasks rely on what Spark and the rows tell them."""
     app = spark.sparkContext.applicationId
     before = jvm_path._attached.pop(app, None)
     jvm_path._attached[app] = Unavailable("it does not compile against this Spark")

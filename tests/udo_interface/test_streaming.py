@@ -68,7 +68,7 @@ class Stream:
 
 @contextmanager
 def frames_of(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Make Spark hand over so many events at a time."""
+    """Make Spark hand over this many events at a time."""
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key)
     spark.conf.set(key, str(rows))

@@ -1,4 +1,4 @@
-"""Three hosts with addresses of their own and a network between them: operators are called across it, by TLS."""
+"""Three hosts with addresses of their own and a network between them: operators are called across it, over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark over two hosts, each with a node manager of its own: a keyed stream answers right or not at all."""
+"""Spark over two hosts, each with a node manager of its own: a keyed stream answers correctly or not at all."""
 
 from __future__ import annotations
 

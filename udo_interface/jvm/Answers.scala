@@ -75,7 +75,7 @@ private[udo] final class Answers(
     }
   }
 
-  /** Give up the buffers of the last answer. */
+  /** Release the buffers of the last answer. */
   def clear(): Unit = (copied.toSeq :+ root).foreach(_.clear())
 
   def close(): Unit = (copied.toSeq :+ root).foreach(_.close())

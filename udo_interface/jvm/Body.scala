@@ -56,7 +56,7 @@ private[udo] object Body {
       val batch = checked(message, size, rows)
       val buffers = body.slice(start, size)
       val events = MessageSerializer.deserializeRecordBatch(batch, buffers)
-      buffers.getReferenceManager.retain() // deserializeRecordBatch gives up the caller's own hold of it
+      buffers.getReferenceManager.retain() // deserializeRecordBatch releases the caller's own reference
       try loader.load(events)
       finally events.close()
       if (root.getRowCount > 0) {
@@ -69,7 +69,7 @@ private[udo] object Body {
       }
     } catch {
       case e: UdoException => throw e
-      // Arrow and flatbuffers raise many kinds.
+      // Arrow and FlatBuffers raise many kinds of exceptions.
       case e @ (_: RuntimeException | _: java.io.IOException) => throw improper(frame, Option(e.getMessage).getOrElse(e.toString))
     }
   }

@@ -45,8 +45,8 @@ private[udo] object Certificates {
   }
 
   /**
-   * Check that the certificate of the server at the other end is for its host, if the handshake has not. Java's own check takes no name
-   * with an underscore for a host's name; Docker Compose gives such names to containers.
+   * Check that the certificate of the server at the other end is for its host, if the handshake has not. Java's own check does not accept
+   * a name with an underscore as a host's name; Docker Compose gives such names to containers.
    */
   def checkName(engine: SSLEngine): Unit = if (engine.getSSLParameters.getEndpointIdentificationAlgorithm == null) {
     val host = engine.getPeerHost

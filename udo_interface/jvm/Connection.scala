@@ -32,7 +32,7 @@ private[udo] final class Connection(
 
   /** The most bytes that one value may have. */
   var bulkBytes: Long = 512L << 20
-  /** Where the connection leads to, in front of the text of its loss. */
+  /** The place that the connection leads to: the error of its loss begins with it. */
   var place = Option.empty[Place]
   private val input = ByteBuffer.allocateDirect(1 << 16)
   input.limit(0)
@@ -234,7 +234,7 @@ private[udo] final class Connection(
 private[udo] object Connection {
   /** The wait for a reply; by then the node manager has replaced a server that hangs (udo_protocol/limits.py, SERVER_WAIT_S). */
   val WaitS = 75.0
-  // Not by java.net.URI, which knows no host with an underscore in its name.
+  // Not by java.net.URI, which does not accept a host with an underscore in its name.
   private val Address = """rediss://(\[[^\]/@]+\]|[^:/@\[\]]+):(\d{1,5})""".r
   private val MostPort = 65535
 

@@ -23,7 +23,7 @@ private[udo] final class Lane(slot: SlotAddress, opened: Opened, of: Attempt, co
   private var unsettled: Sent = _
   private var sent = 0L
   private var answered = 0L
-  private val early = collection.mutable.Map.empty[Long, Frame] // at most as many as frames under way
+  private val early = collection.mutable.Map.empty[Long, Frame] // at most as many as there are frames under way
   private var lanes = 1L
   private var counted = Option.empty[Long]
   private var highest = Map.empty[String, Long]

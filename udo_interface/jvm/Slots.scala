@@ -214,7 +214,7 @@ private[udo] final class Slots(lanes: Lanes, of: Attempt, counters: Counters, ch
     }
   }
 
-  /** Wait until nothing is under way: what a slot refuses, since groups have moved, goes to another one, which may have answered all else. */
+  /** Wait until nothing is under way: frames that a slot refuses since groups moved go to another one, which may have answered all else. */
   def awaitAll(): Unit = Iterator.continually(underWay.indexWhere(_.nonEmpty)).takeWhile(_ >= 0).foreach(await)
 
   // -- the end ---------------------------------------------------------------------------------------------------------

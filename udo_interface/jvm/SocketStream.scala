@@ -92,12 +92,12 @@ private[udo] object SocketStream {
           channel.configureBlocking(false)
           channel.connect(UnixDomainSocketAddress.of(path))
         } catch {
-          // Java has no class of its own for a full queue, and the same one for a socket that is not there.
+          // Java has no exception class of its own for a full queue: it throws the same one as for a socket that is not there.
           case e: SocketException if e.getClass == classOf[SocketException] && Files.exists(Path.of(path)) => false
           case e: Throwable => channel.close(); throw e
         }
       if (connected) return new SocketStream(channel, connected, deadline)
-      channel.close() // unlike that of a TCP socket, the system does not go on connecting it
+      channel.close() // unlike for a TCP socket, the system does not go on connecting
       if (System.nanoTime() > deadline) throw new SocketTimeoutException
       backoff.pause()
     }

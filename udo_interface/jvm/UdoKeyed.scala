@@ -62,7 +62,7 @@ private[udo] object Queries {
   private def made(rows: LogicalRDD): SparkSession = sessionOf.get(rows).asInstanceOf[SparkSession]
 }
 
-/** For each call in a run of a query, the last epoch with an evaluated partition: the epochs since then are known to be of no effect. */
+/** For each call in a run of a query, the last epoch with an evaluated partition: the epochs since then are known to have had no effect. */
 private[udo] object Evaluated {
   private final case class Last(since: Option[Long], epoch: Long, begun: LongAccumulator)
   private val last = mutable.HashMap.empty[(UUID, String), Last]
@@ -94,7 +94,7 @@ private[udo] case object Job extends Belonging
 
 /**
  * Prepares the rows of a keyed call: one partition for each part of the key groups, and at the beginning of each partition, even one
- * without rows, mark rows, whose key groups tell the partition's number and the evaluation of the plan that it belongs to. All other
+ * without rows, mark rows, whose key groups encode the partition's number and the evaluation of the plan that it belongs to. All other
  * columns of mark rows are null, so every column is nullable.
  */
 private[udo] final case class UdoKeyed(
@@ -123,7 +123,7 @@ private[udo] object UdoKeyed {
 
 /**
  * A keyed call's answers in a query. The first read of an answer evaluates the whole partition (udo_interface/spark/held.py); a partition that
- * nobody reads, e.g. since a join finds its other side empty, is evaluated when its task ends: else it would stay half done.
+ * nobody reads, e.g. because a join finds its other side empty, is evaluated when its task ends: else it would stay half done.
  */
 private[udo] final case class UdoWhole(deployment: String, child: LogicalPlan) extends UnaryNode {
   override def output: Seq[Attribute] = child.output

@@ -9,7 +9,7 @@ local function num(key, default) return tonumber(redis.call('GET', key) or defau
 
 local function num_of(key, field) return tonumber(redis.call('HGET', key, field) or 0) end
 
--- nil if the key is of another type: for keys that others than the owner may write, too: these must not be able to stop the owner.
+-- nil if the key is of another type. For keys that others may write, too: they must not be able to stop the owner.
 local function try(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then return nil end

@@ -61,7 +61,7 @@ local function join(keys, a)
   return at
 end
 
--- ARGV: name, position, lease_ms. Returns 1, or why it is no reader any more: 0, or the value stored in place of its position.
+-- ARGV: name, position, lease_ms. Returns 1, or why it is no longer a reader: 0, or the value stored in place of its position.
 local function hold(keys, a)
   local p = keys[1]
   local reader = readers(p)[a[1]]

@@ -185,7 +185,7 @@ local function trim_covered(keys, a)
 end
 
 -- Append a frame of the node manager; returns its sequence number. `route`, which only the node manager writes, keeps the last such frame:
--- frames in the log that claim to come from the node manager are compared with it. It also counts them: they are not the operator's.
+-- frames in the log that claim to come from the node manager are compared with it. It also counts such frames: they are not the operator's.
 local function tell(p, frame, number, lane)
   redis.call('RPUSH', p .. 'in', frame)
   redis.call('HSET', p .. 'route', 'frame', frame)

@@ -228,7 +228,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PrepareScaleOut(self, request, context):
-        """Prepares a scale-out of a keyed deployment of this node: slots stand ready until Scale, or the registry, asks for as many; 0
+        """Prepares a scale-out of a keyed deployment of this node: slots stand ready until Scale, or the registry, asks for that many; 0
         cancels that. Returns when a first copy of the state is complete, or everything is undone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -284,8 +284,8 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CopySlot(self, request, context):
-        """A replica's node asks the owner's for a copy of a slot's state, and then again and again for the writes that follow what it holds,
-        by which it acknowledges that (node_manager/replicas).
+        """A replica's node asks the owner's for a copy of a slot's state, and then again and again for the writes that follow what it holds;
+        each such request acknowledges what it holds (node_manager/replicas).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -323,7 +323,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Signals(self, request, context):
-        """What the monitor has seen of slots over the last seconds: the inputs of the policies (docs/elasticity.md).
+        """The monitor's view of slots over the last seconds: the inputs of the policies (docs/elasticity.md).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,7 +337,7 @@ class NodeManagerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Usage(self, request, context):
-        """What deployments have used on this node, also undeployed ones; kept over restarts.
+        """The usage of deployments on this node, also of undeployed ones; kept over restarts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ struct Faulty : udo::Events {
     }
 };
 
-// Batches of other columns than their schema says, by the name of their first column; answers a: int64, b: string.
+// Answers with batches that do not fit the output schema (a: int64, b: string), chosen by the name of the first input column.
 struct Misfits : udo::Batches {
     udo::Batch process(const udo::Batch& batch, udo::Context& ctx) override {
         const auto rows = batch->num_rows();

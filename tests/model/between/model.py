@@ -22,7 +22,7 @@ A, B = range(2)
 
 
 class Node(NamedTuple):
-    """`life` counts its queue servers; `newer`: the present one accepts only frames by the newer map. `now` has also what no END covers."""
+    """`life` counts its queue servers; `newer`: the present one accepts only frames by the newer map. `now` includes events not ENDed."""
 
     life: int = 0
     newer: bool = False
@@ -75,7 +75,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Between:
-    """So many epochs, each with one event of the group."""
+    """This many epochs, each with one event of the group."""
 
     epochs: int
     faults: Budget

@@ -69,7 +69,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class LostNode:
-    """So many epochs, in which each partition has one event for each node."""
+    """This many epochs, in which each partition has one event for each node."""
 
     epochs: int
     faults: Budget

@@ -1,4 +1,4 @@
-"""The rules that keep a keyed query right when one of its nodes is lost, each with its reason."""
+"""The rules that keep a keyed query correct when one of its nodes is lost, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker for Spark's protocol of external UDFs, with the messages that Spark itself ships, that does not trust its engine.
+"""A worker for Spark's protocol for external UDFs, with the messages that Spark itself ships, that does not trust its engine.
 
 Its payload is Python source with a function `run(batch)`, which yields record batches; its format is `python-source`. A message out of
 the order that Spark's protocol demands, or with another schema than Init's, is a ProtocolError.

@@ -13,7 +13,7 @@ from tests.conftest import bound, wait_until
 from tests.operators.sdks import maven, tools
 from udo_interface.java import java_home
 
-# What Spark needs beyond its own jars, by the beginnings of their names.
+# The jars that Spark needs beyond its own, by the beginnings of their names.
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 # No second copy of anything, and small files, since the log is deleted with the test.
 SETTINGS = {
@@ -102,7 +102,7 @@ class Broker:
 
     @contextmanager
     def consumer(self, topic: str) -> Iterator[Path]:
-        """Kafka's program that writes what comes to a topic into a file, whose path this yields: `key <tab> value` a line."""
+        """Kafka's program that writes a topic's records to a file, `key <tab> value` on each line; yields the file's path."""
         command = self._java("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", self.address, "--topic", topic)
         command += ["--from-beginning", "--property", "print.key=true", "--property", "key.separator=\t"]
         with (self._home / f"{topic}.txt").open("wb") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL) as process:
@@ -128,7 +128,7 @@ class Broker:
 
 
 def _held_port() -> socket.socket:
-    """A port of the loopback device that is given to nobody who asks for any port; Java can listen on it."""
+    """A loopback port that is never given to a program that asks for any free port; Java can listen on it."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

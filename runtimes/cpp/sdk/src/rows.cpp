@@ -115,7 +115,7 @@ Timestamp read(const arrow::Array& column, std::int64_t row, std::string_view na
     return Timestamp(std::chrono::microseconds(micros(column, row, name)));
 }
 
-// Beyond it a double does not have every integer.
+// Beyond this a double cannot represent every integer.
 constexpr std::int64_t MOST_WHOLE = std::int64_t{1} << 53;
 // The most bytes of a value that an error shows.
 constexpr std::size_t MOST_SHOWN = 1'000;

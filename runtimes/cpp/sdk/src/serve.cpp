@@ -245,7 +245,7 @@ class Server {
     Tables whole(const Batch& answer) {
         if (!answer) return {};
         const auto &have = answer->schema()->fields(), &want = ctx_->output->fields();
-        const auto& columns = answer->column_data();  // a batch may be made with a schema of other types than theirs
+        const auto& columns = answer->column_data();  // a batch may be made with a schema that names other types than its columns have
         bool fits = have.size() == want.size() && columns.size() == want.size();
         for (std::size_t n = 0; fits && n < want.size(); n++) {
             const auto& column = *columns[n];
@@ -288,7 +288,7 @@ sigset_t outlived() {
 
 thread_local sigset_t mask;  // while this thread forks
 
-// They are caught rather than ignored, since programs that the operator starts would inherit that they are ignored. A process that it
+// They are caught rather than ignored, since programs that the operator starts would inherit ignored signals. A process that it
 // forks handles them as usual; none that arrives during the fork is lost.
 void outlive_signals() {
     struct sigaction caught = {};

@@ -1,4 +1,4 @@
-// The stack of the last exception. A C++ exception does not have it, so the function that throws is wrapped: the wrapper notes the stack,
+// The stack of the last exception. A C++ exception does not carry it, so the function that throws is wrapped: the wrapper notes the stack,
 // then calls the original.
 #include "trace.hpp"
 

@@ -145,8 +145,8 @@ func (Log_Level) EnumDescriptor() ([]byte, []int) {
 
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`      // of a request, counted from 1 by the engine; its reply repeats it; 0 in what is neither
-	Parts []*Part                `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"` // what the body consists of, in this order
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`      // of a request, counted from 1 by the engine; its reply repeats it; 0 in a message that is neither
+	Parts []*Part                `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"` // the parts of the body, in this order
 	// Types that are valid to be assigned to Kind:
 	//
 	//	*Message_Hello
@@ -376,7 +376,7 @@ type Message_Ping struct {
 }
 
 type Message_Stop struct {
-	Stop *Stop `protobuf:"bytes,12,opt,name=stop,proto3,oneof"` // engine, a request: leave in peace
+	Stop *Stop `protobuf:"bytes,12,opt,name=stop,proto3,oneof"` // engine, a request: end normally
 }
 
 type Message_Bye struct {
@@ -1112,10 +1112,10 @@ func (x *Log) GetMessage() string {
 
 type Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // the exception's class, or what the language has for it
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // the exception's class, or the language's equivalent
 	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Trace         string                 `protobuf:"bytes,3,opt,name=trace,proto3" json:"trace,omitempty"`    // stack trace, as the language prints it
-	Row           *uint32                `protobuf:"varint,4,opt,name=row,proto3,oneof" json:"row,omitempty"` // of EVENTS, of DUE, or of KEYS when it is a Migrate: what it failed on
+	Row           *uint32                `protobuf:"varint,4,opt,name=row,proto3,oneof" json:"row,omitempty"` // the row it failed on: of EVENTS, of DUE, or of KEYS when it is a Migrate
 	Code          string                 `protobuf:"bytes,5,opt,name=code,proto3" json:"code,omitempty"`      // "" (user code failed) or "schema" (its answer does not fit the output schema)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

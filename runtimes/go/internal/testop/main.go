@@ -119,7 +119,7 @@ func (files) Process(event operator.Event, ctx *operator.Context) error {
 	return err
 }
 
-// Cut answers with text, which it cuts inside of a character at 1, and fails with such text, which is long too, at 2.
+// Cut answers with text, which is cut inside a character at event 1; at 2 it fails with such text, which is also long.
 type cut struct{}
 
 func (cut) Process(event operator.Event, ctx *operator.Context) error {

@@ -1,4 +1,4 @@
-// Sessionise answers with the number of events of a key's session, once no event of it has come for half a minute of event time.
+// Sessionise answers with the number of events in a key's session, once the key has had none for half a minute of event time.
 package main
 
 import (

@@ -11,9 +11,9 @@ export class SchemaError extends Error {
 
 const NS = {[TimeUnit.SECOND]: 1_000_000_000n, [TimeUnit.MILLISECOND]: 1_000_000n, [TimeUnit.MICROSECOND]: 1_000n, [TimeUnit.NANOSECOND]: 1n};
 const DAY_MS = 86_400_000n, DAY_NS = 86_400_000_000_000n;
-// The largest integers below which a floating point column holds each one.
+// A floating point column holds every integer up to this one.
 const EXACT = {[Precision.HALF]: 2n ** 11n, [Precision.SINGLE]: 2n ** 24n, [Precision.DOUBLE]: 2n ** 53n};
-// Objects of JavaScript that are no structs.
+// JavaScript objects that are not structs.
 const NO_STRUCTS = [Array, Map, Set, Date, Decimal, Duration, Instant, LocalDate, LocalDateTime, LocalTime];
 
 /** A column's values: null, boolean, BigInt, number, string, Uint8Array, the types of values.js, array, object, or Map. */
@@ -71,7 +71,7 @@ function plain(data) {
   return Array.from({length: data.length}, (_, i) => vector.get(i));
 }
 
-/** Makes a Map. TypeError if it would not hold all entries as they are, since it takes equal keys, and 0.0 and -0.0, for one. */
+/** Makes a Map. TypeError if it would not hold all entries as they are, since it takes equal keys, and 0.0 and -0.0, for the same key. */
 function mapOf(keys, items) {
   const map = new Map(keys.map((key, n) => [key, items[n]]));
   const wrong = map.size < keys.length ? "a key twice" : keys.some((key) => Object.is(key, -0)) ? "the key -0.0" : "";

@@ -180,7 +180,7 @@ class Server {
     this.ctx.current = undefined;
   }
 
-  /** TypeError if a method has returned answers, which would be lost. Arrow functions return other objects too, as the state just set. */
+  /** TypeError if a method has returned answers, which would be lost. Arrow functions return other objects too, like the state just set. */
   requireNoAnswer(left) {
     if (left === null || typeof left !== "object" || left === this.ctx.assigned) return;
     const {fields} = this.ctx.output, isRow = (v) => v !== null && typeof v === "object" && fields.some(({name}) => Object.hasOwn(v, name));

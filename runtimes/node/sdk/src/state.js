@@ -7,7 +7,7 @@ const TIME = -1, LOCAL_TIME = 1, DATE = 2, DECIMAL = 3;
 // The number of 1970-01-01 among the profile's dates, whose day 1 is 0001-01-01.
 const EPOCH_DAY = 719_163;
 const LAST_DAY = 3_652_059; // 9999-12-31
-// What Python reads as a decimal: digits as Decimal takes them, and what only Python writes.
+// Text that Python reads as a decimal: digits as Decimal takes them, and the special values that only Python writes.
 const DECIMAL_TEXT = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,17})?$|^[+-]?(infinity|s?nan\d*)$/i;
 const SECOND_NS = 1_000_000_000n;
 

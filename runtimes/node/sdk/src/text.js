@@ -17,7 +17,7 @@ export function decoded(bytes) {
   return decoder.decode(bytes);
 }
 
-/** Text for people: its beginning and its end, at most `most` characters with the note between them, and what is no UTF-8 replaced. */
+/** Text for people: its beginning and end, at most `most` characters with the note between them; halves of surrogate pairs are replaced. */
 export function cut(text, most) {
   const all = String(text);
   if (all.length <= most) return all.replace(HALVES, "\ufffd");

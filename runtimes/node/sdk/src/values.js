@@ -3,7 +3,7 @@
 import {cut, named} from "./text.js";
 
 const NS_OF = {ms: 1_000_000n, us: 1_000n};
-// The range of Python's times, since any language may go on from a state: the years 1 to 9999.
+// The range of Python's times, since any language may continue from a state: the years 1 to 9999.
 const FIRST_US = -62_135_596_800_000_000n, LAST_US = 253_402_300_799_999_999n;
 
 class Ns {
@@ -48,7 +48,7 @@ export class Instant extends SinceEpoch {}
 /** A time without a zone: `ns` since 1970. */
 export class LocalDateTime extends SinceEpoch {}
 
-/** The time of a timer, an expiration or a state. TypeError if it is no time, RangeError if it is beyond the years 1 to 9999. */
+/** The time of a timer, an expiration or a state. TypeError if it is not a time, RangeError if it is beyond the years 1 to 9999. */
 export function storable(at) {
   const time = at instanceof Date ? Instant.from(at) : at;
   if (!(time instanceof SinceEpoch)) throw new TypeError(`expected an Instant, got ${named(at)}`);

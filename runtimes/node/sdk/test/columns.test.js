@@ -14,7 +14,7 @@ function mapOf(key, value) {
   return new arrow.Map_(new Field("entries", entry, false));
 }
 
-/** What is read of a column that these values were written to. */
+/** The values read back from a column that these were written to. */
 function through(type, ...column) {
   const batch = batchOf(new Schema([new Field("c", type, true)]), column.map((c) => ({c})));
   return values(batch.getChildAt(0));

@@ -18,7 +18,7 @@ pub trait Batches {
     }
 }
 
-/// An operator that works event by event and answers each with any number of [`Context::emit`].
+/// An operator that works event by event and answers each with any number of calls to [`Context::emit`].
 pub trait Events {
     /// Answers one event.
     fn process(&mut self, event: Event, ctx: &mut Context) -> Result;

@@ -19,7 +19,7 @@ pub(crate) struct Rows {
     bound: usize,
 }
 
-/// The integers up to this one, and no larger ones, are all doubles.
+/// Every integer up to this one is a double; not all larger ones are.
 const MOST_WHOLE: u64 = 1 << 53;
 /// The most arrays of one value to keep before they are joined: each takes some hundred bytes, however small its value.
 const MOST_SINGLE: usize = 1024;
@@ -183,7 +183,7 @@ fn renamed(array: &ArrayRef, kind: &DataType) -> ArrayRef {
     let data = array.to_data();
     let children = data.child_data().iter().zip(fields);
     let children = children.map(|(child, field)| renamed(&make_array(child.clone()), field.data_type()).to_data()).collect();
-    // SAFETY: all but the names is as in the array.
+    // SAFETY: everything but the names is as in the array.
     make_array(unsafe { data.into_builder().data_type(kind.clone()).child_data(children).build_unchecked() })
 }
 

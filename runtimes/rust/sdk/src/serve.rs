@@ -27,7 +27,7 @@ const PROTOCOL_VERSION: u32 = 1;
 const SHARED_MEMORY: &str = "shared-memory";
 /// The largest possible body: its length is a number of 32 bits.
 const MOST_BODY_BYTES: u64 = u32::MAX as u64;
-/// A header has at most 1 MiB, and the engine cuts at 16,000 characters (the class and the message together), a trace at 32,000.
+/// A header has at most 1 MiB, and the engine cuts the class and the message together at 16,000 characters, a trace at 32,000.
 const CLASS_CHARS: usize = 400;
 const MESSAGE_CHARS: usize = 15_500;
 const TRACE_CHARS: usize = 32_000;

@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A name in a map. Bytes are none, unlike for `String`: what only Python has would be written as text.
+/// A name in a map. Unlike for `String`, bytes are refused: keys that only Python has would be written as text.
 struct Name(String);
 
 impl<'de> Deserialize<'de> for Name {

@@ -1,4 +1,4 @@
-//! What a served operator answers, and what it refuses. This program starts itself again as the operator, and plays the engine to it.
+//! The answers of a served operator, and its refusals. This program starts itself again as the operator, and plays the engine's part.
 
 mod engine;
 

@@ -191,7 +191,7 @@ class Key {
             detail::refuse(found, e);
         }
     }
-    // Replaces the key's state. std::invalid_argument if it is no object, or has text that is not UTF-8.
+    // Replaces the key's state. std::invalid_argument if it is not an object, or has text that is not UTF-8.
     template <class T>
     void set_state(const T& state) {
         set(json(state));

@@ -60,7 +60,7 @@ struct Beyond : std::out_of_range {
 // Throws it again as std::out_of_range with the name of the entry.
 [[noreturn]] void refuse(const json& state, const Beyond& beyond);
 
-// Holds each integer of 64 bits, and each double, as it is.
+// Holds every 64-bit integer, and every double, exactly.
 using Exact = long double;
 static_assert(std::numeric_limits<Exact>::digits >= 64);
 
@@ -107,7 +107,7 @@ struct nlohmann::adl_serializer<T> {
         } else if (const auto* real = j.template get_ptr<const typename Json::number_float_t*>()) {
             number = static_cast<udo::detail::Exact>(*real);
         } else if (!j.is_boolean()) {
-            return nlohmann::from_json(j, value);  // throws, and says what it is
+            return nlohmann::from_json(j, value);  // throws, and names the type found
         }
         const auto found = j.is_boolean() ? std::nullopt : udo::detail::held<T>(number, j.is_number_float());
         if (!found) {

@@ -1,4 +1,4 @@
-//! Answers with the number of events of a key's session, once no event of it has come for half a minute of event time.
+//! Answers with the number of events in a key's session, once the key has had none for half a minute of event time.
 
 use serde::{Deserialize, Serialize};
 use udo_operator::chrono::TimeDelta;

@@ -55,7 +55,7 @@ final class Server {
 
     Server(Operator operator, String path) throws IOException {
         this.operator = operator;
-        // The engine says when to stop. Signals are caught rather than ignored: programs that the operator starts would inherit that.
+        // The engine says when to stop. Signals are caught, not ignored: programs that the operator starts would inherit ignored ones.
         for (String name : new String[] {"INT", "TERM"}) {
             Signal.handle(new Signal(name), signal -> {});
         }
@@ -272,7 +272,7 @@ final class Server {
         return List.of(new Wire.Table(Part.Table.ROWS, answer));
     }
 
-    /** Looks at the vectors: a batch may be made of others than its own schema says. */
+    /** Looks at the vectors: a batch may be made of other ones than its own schema says. */
     static void requireFits(VectorSchemaRoot answer, Schema output) {
         List<Field> have = new ArrayList<>();
         for (Field named : answer.getSchema().getFields()) {

@@ -5,7 +5,7 @@ import java.util.Locale;
 
 /** Text that leaves the process: whole where it is a value, bounded where people read it. */
 final class Text {
-    /** The engine keeps as many characters of a message and of a stack trace. */
+    /** The engine keeps this many characters of a message and of a stack trace. */
     static final int MESSAGE_CHARS = 16_000, TRACE_CHARS = 32_000;
     /** A message of the protocol has at most 1 MiB, and a character at most three bytes. */
     static final int LOG_CHARS = 64_000;
@@ -31,7 +31,7 @@ final class Text {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
-    /** The text, or its beginning and its end with a note, at most so many characters; halves of surrogate pairs become "?". */
+    /** The text, or its beginning and its end with a note, at most this many characters; halves of surrogate pairs become "?". */
     static String cut(String text, int mostChars) {
         if (text.length() > mostChars) {
             int half = (mostChars - NOTE_CHARS) / 2;

@@ -20,7 +20,7 @@ final class Times {
         return ticks(storable(at), TimeUnit.MICROSECOND);
     }
 
-    /** The same time; IllegalArgumentException beyond the years 1 to 9999, which is what Python's times and the protocol hold. */
+    /** The same time; IllegalArgumentException beyond the years 1 to 9999, the range of Python's times and of the protocol. */
     static Instant storable(Instant at) {
         if (at.isBefore(FIRST) || at.isAfter(LAST)) {
             throw new IllegalArgumentException("the time " + at + ": timers, expirations and states have those of the years 1 to 9999");

@@ -114,7 +114,7 @@ final class Wire implements AutoCloseable {
     }
 
     private void fill(ByteBuffer buffer) throws IOException {
-        Thread.interrupted(); // it would close the channel, and what it was for has ended with the last answer
+        Thread.interrupted(); // it would close the channel, and whatever it was meant for ended with the last answer
         while (buffer.hasRemaining()) {
             if (channel.read(buffer) < 0) {
                 throw new EOFException();

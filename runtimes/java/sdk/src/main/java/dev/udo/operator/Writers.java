@@ -105,7 +105,7 @@ final class Writers {
         return nestedWriter(vector, size);
     }
 
-    /** Takes floating point numbers, and integers as far as the type has all of them: Python refuses the others, too. */
+    /** Takes floating point numbers, and integers as far as the type holds every one: Python refuses the others, too. */
     private static Writer floatWriter(FloatingPointVector v) {
         int bits = v instanceof Float8Vector ? 53 : v instanceof Float4Vector ? 24 : 11;
         return (row, value) -> {

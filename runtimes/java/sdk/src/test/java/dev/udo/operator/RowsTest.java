@@ -28,7 +28,7 @@ class RowsTest {
         return new Rows(new Schema(List.of(Field.nullable("v", type))), ALLOCATOR, 1 << 20);
     }
 
-    /** What a column of this type has of these values. */
+    /** The values in a column of this type to which these were written. */
     private static List<Object> kept(ArrowType type, Object... values) {
         Rows rows = rows(type);
         try {
