@@ -19,8 +19,9 @@ from udo_protocol.queue.keys import MIGRATED
 from udo_protocol.state.pieces import PiecePlace, entry
 
 _log = structlog.get_logger()
-# 1: no number is stored. 2: manifests name pieces. 3: runs have the number of their plan. To raise it: docs/contributing.md.
-FORMAT = 3
+# 1: no number is stored. 2: manifests name pieces. 3: runs have the number of their plan. 4: the undo of a group may be a number of its
+# changes, and no release before reads that. To raise it: docs/contributing.md.
+FORMAT = 4
 _KEY = re.compile(rb"(udo:[^:]+:\d+:)(.+)", re.DOTALL)
 # Keys of format 1 that only running instances of that release can use. A rollback needs the input since then, which was lost with its
 # queue server.
@@ -44,7 +45,7 @@ def bring_up(state: Connection) -> int:
 def upgraded(state: Connection, stored: int) -> Iterator[str]:
     """Carry out the steps from format `stored` to this one, one transaction each; yield the key that each has changed."""
     slots = [m.groups() for key in sorted(state.call("KEYS", "udo:*")) if (m := _KEY.fullmatch(bytes(key)))]
-    changes = {b"runs": _runs}
+    changes = {b"runs": _runs} if stored < 3 else {}
     if stored == 1:
         changes[b"m"] = _manifest
         if obsolete := [prefix + name for prefix, name in slots if _OBSOLETE.match(name)]:

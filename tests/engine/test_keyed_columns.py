@@ -32,7 +32,7 @@ def test_the_state_is_kept_and_stored_in_columns() -> None:
     assert s._engine is not None
     groups = [g for n, g in s._engine.sessions["q"].groups.items() if n >= 0]
     assert all(isinstance(g.values, ColumnValues) for g in groups)
-    stored = [packed for (_, n), (_, base, deltas) in s.durable.groups.items() if n >= 0 for packed in [base, *deltas] if packed]
+    stored = [packed for (_, n), g in s.durable.groups.items() if n >= 0 for packed in [g.base, *g.deltas] if packed]
     assert stored and any(packed[0] == COLUMNS for packed in stored)
 
 

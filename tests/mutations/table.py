@@ -121,6 +121,24 @@ MUTATIONS = {
         "runtime/test_keyed.py::test_an_epoch_cut_short_leaves_no_trace",
         quick=True,
     ),
+    "undo-of-no-checkpoint": Mutation(
+        "runtimes/python/udo_runtime/state/groups.py",
+        "None if self.changed or self.layout is not None else",
+        "None if self.layout is not None else",
+        "runtime/test_undo.py::test_whoever_reads_or_follows_the_stored_form_has_the_undo_of_one_that_was_never_stored",
+    ),
+    "undo-folded-away": Mutation(
+        "runtimes/python/udo_runtime/state/undo.py",
+        "for k, v in {**values, **before}.items() if v is not None}",
+        "for k, v in values.items()}",
+        "runtime/test_undo.py::test_whoever_reads_or_follows_the_stored_form_has_the_undo_of_one_that_was_never_stored",
+    ),
+    "older-changes-applied": Mutation(
+        "runtimes/python/udo_runtime/durable/standby.py",
+        "        if 0 < saves_in(meta) <= group.saves:",
+        "        if False:",
+        "runtime/test_undo.py::test_a_standby_does_not_apply_changes_that_the_state_it_has_read_includes",
+    ),
     "columns-not-taken-back": Mutation(
         "runtimes/python/udo_runtime/state/groups.py",
         "        self._noted().note_block(block, self.layout, len(values))\n",

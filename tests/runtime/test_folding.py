@@ -34,7 +34,7 @@ def test_groups_whose_changes_outgrow_their_bases_at_once_are_folded_by_and_by(s
     state = servers.state()
     owner = counter(start, HOARD, "op:Hoard")
     an_attempt(servers, 0, 0).run(LARGE)
-    assert [place.base_bytes > 3 * MB for place in places(state)] == [True] * len(GROUPS)
+    assert [place.bytes > 3 * MB for place in places(state)] == [True] * len(GROUPS)
     folds: list[int] = []
     for epoch in range(1, 20):
         before = [place.changes for place in places(state)]

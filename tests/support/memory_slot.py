@@ -59,7 +59,7 @@ class Died(BaseException):
 class Durable:
     """The contents of the state server."""
 
-    groups: dict[tuple[str, int], tuple[bytes, bytes | None, list[bytes]]] = field(default_factory=dict)  # meta, base, deltas
+    groups: dict[tuple[str, int], StoredGroup] = field(default_factory=dict)
     records: dict[str, SessionRecord] = field(default_factory=dict)
     letters: dict[str, dict[str, bytes]] = field(default_factory=lambda: {PENDING: {}, DEAD: {}})
     marks: dict[str, str] = field(default_factory=dict)
@@ -76,11 +76,12 @@ class Durable:
             for n in numbers:
                 self.groups.pop((name, n), None)
         for p in e.content.pieces:
-            _, base, deltas = self.groups.get((p.session, p.number), (b"", None, []))
-            if p.base is not None:
-                self.groups[p.session, p.number] = p.meta, p.base, []
-            else:
-                self.groups[p.session, p.number] = p.meta, base, [*deltas, *([] if p.delta is None else [p.delta])]
+            base, deltas = p.base, list[bytes]()
+            if p.base is None and (found := self.groups.get((p.session, p.number))):
+                base, deltas = found.base, found.deltas
+            if p.delta is not None and p.place.changes:
+                deltas = [*deltas, p.delta]
+            self.groups[p.session, p.number] = StoredGroup(p.meta, base, deltas, p.place)
         self.records |= {name: SessionRecord.of(json.loads(session_record.text(record, 0.0))) for name, record in e.content.records.items()}
         changes = e.content.letters
         for where, name, body in changes.put:
@@ -118,7 +119,7 @@ class Durable:
     def session(self, name: str, versions: Versions | None = None) -> Session:
         if name not in self.records:
             return Session(name, versions=versions)
-        return restored(name, self.records[name], ((n, StoredGroup(*g)) for (s, n), g in self.groups.items() if s == name), versions)
+        return restored(name, self.records[name], ((n, g) for (s, n), g in self.groups.items() if s == name), versions)
 
 
 @dataclass

@@ -212,8 +212,8 @@ def drop_slot(state: Connection, queue: Connection, keys: SlotKeys) -> None:
                 break
 
 
-# Abilities that instances of earlier releases lack; an instance reports them when it has loaded.
-MOVES_GROUPS = "moves groups"
+# Abilities that instances of earlier releases lack; an instance reports them when it has loaded. 2: it reads groups whose undo is a number.
+MOVES_GROUPS = "moves groups 2"
 ABILITIES = (MOVES_GROUPS,)
 
 

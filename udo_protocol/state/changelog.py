@@ -3,10 +3,10 @@
 An entry has a head and one part for each key group that the checkpoint wrote. A reader of some key groups gets only their parts.
 
 The owner appends the entry in the transaction that writes the checkpoint. A reader first joins, then reads the state in many steps. That
-state may be newer than the position at which it joined, but no later entry is missing, and since entries hold whole values, applying
-one twice does no harm. There may be any number of readers (the standby of an update, a canary, diffs). Each has a lease, and entries are
-kept for a reader that is at most CHANGELOG_BYTES behind; one that falls further behind has to load again. Positions are bytes since the
-first entry.
+state may be newer than the position at which it joined, but no later entry is missing, and a group's meta says how many checkpoints have
+written it, so that a reader knows the parts that it need not apply any more. There may be any number of readers (the standby of an update,
+a canary, diffs). Each has a lease, and entries are kept for a reader that is at most CHANGELOG_BYTES behind; one that falls further behind
+has to load again. Positions are bytes since the first entry.
 """
 
 from __future__ import annotations

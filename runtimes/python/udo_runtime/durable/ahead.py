@@ -136,8 +136,8 @@ def advance(
         place, meta = wanted[n]
         lacked = changes.get(n, [])
         if len(lacked) == place.changes - group.place.changes and usable(StoredGroup(meta, None, lacked)):
-            for change in lacked:
-                group.adopt(meta, change, place)
+            for at, change in enumerate(lacked, group.place.changes + 1):
+                group.adopt(meta, change, place._replace(changes=at))
             group.adopt(meta, None, place)
             advanced[n] = group
     return advanced

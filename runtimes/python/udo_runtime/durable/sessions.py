@@ -116,7 +116,7 @@ class Durable:
             if name not in records:
                 writes += [("HDEL", self._keys.sessions, name), rewinding.forgetting(self._keys, name)]
         for p in content.pieces:
-            changes = [p.delta] if p.delta is not None and p.base is None else []
+            changes = [p.delta] if p.delta is not None and p.place.changes else []
             writes += writing(self._keys, p.session, p.number, p.meta, p.place, p.base, changes)
         writes += [("HSET", self._keys.sessions, name, text) for name, text in records.items()]
         match checkpoint.moving:

@@ -24,6 +24,7 @@ from udo_runtime.engine.content import Piece
 from udo_runtime.state.codec import pack_large, unpack
 from udo_runtime.state.session import Session
 from udo_runtime.state.stored_session import restored
+from udo_runtime.state.stored_values import saves_in
 from udo_runtime.state.versions import Versions
 
 # Entries that have been read are kept for at most this long: reporting the position is a write on the state server.
@@ -162,6 +163,8 @@ class StandbyState:
             group = session.groups[number] = session.group(number)
             group.follow()
         place, meta = pieces.parsed(entry, self._keys.changelog)
+        if 0 < saves_in(meta) <= group.saves:  # it was read after this entry had been written, and its undo follows from later changes
+            return
         group.adopt(meta, delta, place)
         session.former |= group.former
         self._metas[name][number] = meta

@@ -23,7 +23,7 @@ _WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The data written for one group. `delta`: the changed values. `base`: all values, in a new piece."""
+    """The data written for one group. `delta`: the changed values. `base`: a new piece, which `delta` is a part of or follows (`place`)."""
 
     session: str
     number: int
@@ -56,19 +56,22 @@ class CheckpointContent:
     letters: LetterChanges
 
 
-def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Piece], dict[str, SessionRecord]]:
+def changed(
+    sessions: Iterable[Session], names: Iterator[str], *, fold: bool = True, close: bool = False
+) -> tuple[list[Piece], dict[str, SessionRecord]]:
     """The data to write for all groups that changed since the last checkpoint, and the records of changed sessions.
 
-    `names`: names for new pieces, which no piece of the slot ever had.
+    `names`: names for new pieces, which no piece of the slot ever had. `fold`: whether changes may be folded; `close`: also close
+    all keys, so that the next checkpoint packs only those that have been opened since.
     """
     pieces: list[Piece] = []
     records: dict[str, SessionRecord] = {}
     whole, changes = 0, 0  # bytes
     for session in sessions:
-        session.pack()
+        session.pack(close=close)
         numbers = session.groups if session.former else session.unsaved
         for number, group in [(n, session.groups[n]) for n in numbers if n in session.groups]:
-            room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changes
+            room = fold and whole < _WHOLE_BYTES + _WHOLE_SHARE * changes
             renew = room and group.former
             if renew:
                 group.migrate_all()
@@ -83,18 +86,21 @@ def changed(sessions: Iterable[Session], names: Iterator[str]) -> tuple[list[Pie
 
 
 def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: bool, renew: bool) -> Piece:
-    meta, delta, base, place = group.meta(), None, None, group.place
+    delta, base, place = None, None, group.place
     if not place.piece:
         place = PiecePlace(next(names))
     if group.changed or renew:
         delta = group.delta()
-        if renew or (fold and place.change_bytes + len(delta) > max(place.base_bytes, FOLD_BYTES)):
-            base = group.snapshot()
+        if renew or (fold and group.outgrown(place.change_bytes + len(delta), FOLD_BYTES)):
+            base, change = group.fold()
             place, group.former = PiecePlace(next(names), base_bytes=len(base)), False
+            if change is not None:
+                delta, place = change, place._replace(changes=1, change_bytes=len(change))
         else:
             place = PiecePlace(place.piece, place.changes + 1, place.base_bytes, place.change_bytes + len(delta))
     group.place = place
-    return Piece(session, number, meta, delta, base, place)
+    group.saves += 1
+    return Piece(session, number, group.meta(placed=True), delta, base, place)
 
 
 def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:

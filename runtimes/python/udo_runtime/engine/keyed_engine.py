@@ -110,6 +110,7 @@ class Engine:
         self._failed = FailedLanes(start.failed_lanes)
         self._dropped: dict[str, set[int]] = {}
         self._uncovered = 0  # bytes of frames since the last checkpoint
+        self._soon = False
         self.letters.restart(start.letters)
         self._moves = GroupMoves(self)
 
@@ -133,8 +134,8 @@ class Engine:
         yield Trim(seq)
 
     def checkpoint_soon(self) -> None:
-        """Let the next flush make a checkpoint."""
-        self._uncovered = self._limits.retained_bytes
+        """Let the next flush make a checkpoint, so that one that events wait for will have little to write."""
+        self._uncovered, self._soon = self._limits.retained_bytes, True
 
     def flush(self, seq: int) -> Steps[None]:
         """Send the answers to all processed frames, which are those up to `seq`."""
@@ -179,14 +180,15 @@ class Engine:
         if self._unseen and moving is None:  # a session loaded now would lack the moving groups in memory
             yield from self._see_one()
         sessions = list(self.sessions.values())
-        pieces, records = changed(sessions, self._names)
+        # While key groups move their events wait; and a slot that has read a group ahead would have to read its new base.
+        pieces, records = changed(sessions, self._names, fold=moving is None, close=self._soon)
         content = CheckpointContent(pieces, records, self._dropped, self.letters.changes())
         frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
         yield WriteCheckpoint(seq, self.emitted, content, frames, ends, moving)
         self._moves.taking = None
         stored(sessions, pieces)
         self.letters.saved()
-        self._dropped, self._uncovered = {}, 0
+        self._dropped, self._uncovered, self._soon = {}, 0, False
 
     def _see_one(self) -> Steps[None]:
         """Load one more session that no frame asked for; the next checkpoints rewrite it if it is of a former version."""

@@ -29,11 +29,12 @@ from udo_runtime.state.codec import (
     with_keys,
     with_packed_keys,
 )
-from udo_runtime.state.columns import COLUMNS, ColumnValues, joined, stored_columns
+from udo_runtime.state.columns import COLUMNS, ColumnValues
 from udo_runtime.state.label import Label
 from udo_runtime.state.layout import Cells
 from udo_runtime.state.noted import Noted
 from udo_runtime.state.stored_values import empty_values, lay, packed_rows, read_values, version_of, whole_values
+from udo_runtime.state.undo import Undo, stored_undo
 from udo_runtime.state.versions import Versions
 
 # The attempt in the label of a group that was restored from a store.
@@ -47,7 +48,7 @@ class Group:
 
     __slots__ = (
         "_durable", "_keys", "_opened", "_remeasure", "_size", "_undo", "_values", "candidate", "changed", "ended", "former", "label",
-        "layout", "live", "originals", "partition", "place", "touched", "versions", "waiting"
+        "layout", "live", "originals", "partition", "place", "saves", "touched", "versions", "waiting"
     )  # fmt: skip
 
     def __init__(self, versions: Versions | None = None) -> None:
@@ -56,7 +57,7 @@ class Group:
         self.label: Label | None = None
         self.partition = -1
         self.ended: int = False  # or VOID
-        self._undo: Noted | bytes = Noted()  # packed until it is needed, which is rare
+        self._undo = Undo()
         self.candidate: Delta | None = None
         self.layout = versions.layout if versions is not None else None  # None: the values are rows
         self._values: MutableMapping[Any, bytes] | None = empty_values(versions)
@@ -69,7 +70,7 @@ class Group:
         self.changed = ChangedValues()  # since the last checkpoint
         self.touched = False  # label, `ended` or undo changed since the last checkpoint
         self._size = 0  # bytes of keys and values
-        self.place = PiecePlace()  # where the values are stored
+        self.place, self.saves = PiecePlace(), 0  # where the values are stored, and the number of checkpoints that have written it
         self.originals: Noted | None = None  # in a standby: the values before frames that it processed tentatively
 
     # -- rules -------------------------------------------------------------------------------------------------------
@@ -101,8 +102,9 @@ class Group:
                 if self.candidate is not None:
                     self._apply(self.candidate)
                 self.candidate = None
-        self.label, self.partition, self.ended, self.undo = label, partition, False, {}
-        self.touched = True
+        self.label, self.partition, self.ended, self.touched = label, partition, False, True
+        # Values that are in no checkpoint are in no stored change.
+        self._undo.begin(None if self.changed or self.layout is not None else self.place.changes, self.originals is not None)
         return True
 
     def end(self, *, void: bool = False) -> None:
@@ -152,7 +154,7 @@ class Group:
         """Key -> packed state, a dict or columns; decoded from the stored form at first use."""
         if self._values is None:
             assert self._durable is not None
-            self._values, self._durable = whole_values(self.versions, *self._durable), None
+            self._values, self._durable = whole_values(self.versions, *self._durable, self._undo.noting), None
             self._measure()
         return self._values
 
@@ -163,12 +165,12 @@ class Group:
 
     @undo.setter
     def undo(self, undo: Delta) -> None:
-        self._undo = Noted(undo)
+        self._undo.replace(undo)
 
     def _noted(self) -> Noted:
-        if not isinstance(self._undo, Noted):
-            self._undo = Noted(read_values(self.versions, self._undo))
-        return self._undo
+        if self._values is None and self._undo.since is not None:
+            _ = self.values
+        return self._undo.noted(self.versions)
 
     @property
     def dirty(self) -> Delta:
@@ -261,20 +263,14 @@ class Group:
 
     # -- stored form -------------------------------------------------------------------------------------------------
 
-    def meta(self) -> bytes:
-        """The group without its values, packed: label, partition, `ended`, undo (of changed keys), candidate, number of keys, bytes."""
-        undo: Any = self._undo
-        if isinstance(undo, Noted) and undo.blocks:
-            assert self.layout is not None
-            undo = stored_columns(version_of(self.versions), self.layout, undo.by_key, joined(undo.blocks, self.layout))
-        elif isinstance(undo, Noted):
-            undo = undo.by_key
-            if len(undo) != len(self.dirty) or not undo.keys() <= self.dirty.keys():
-                values = self.values
-                undo = {k: v for k, v in undo.items() if values.get(k) != v}
-            undo = packed_rows(self.versions, undo)
+    def meta(self, *, placed: bool = False) -> bytes:
+        """The group without its values, packed: label, partition, `ended`, undo, candidate, number of keys, bytes, number of checkpoints.
+        `placed`: for the changes at `place`, from which the undo may follow (undo.py); else the undo is that of changed keys."""
+        undo: int | bytes | None = self._undo.since if placed else None
+        if undo is None:
+            undo = self._undo.packed or stored_undo(self._noted(), self.versions, self.layout, self.dirty, self.values)
         candidate = None if self.candidate is None else packed_rows(self.versions, self.candidate)
-        return pack_large([list(self.label or ()), self.partition, self.ended, undo, candidate, self.keys, self.size])
+        return pack_large([list(self.label or ()), self.partition, self.ended, undo, candidate, self.keys, self.size, self.saves])
 
     def delta(self) -> bytes:
         """The values that changed since the last checkpoint, packed; nil: removed."""
@@ -284,6 +280,17 @@ class Group:
         """All values, packed: a base."""
         values = self.values
         return values.snapshot(version_of(self.versions)) if isinstance(values, ColumnValues) else packed_rows(self.versions, values)
+
+    def fold(self) -> tuple[bytes, bytes | None]:
+        """A new base, and the change after it: None if the base has all values."""
+        if self._undo.since is not None and self.layout is None:
+            return self._undo.fold(self.undo, self.values, self.dirty, self.versions)
+        self._undo.since, self._undo.beside_base = None, 0
+        return self.snapshot(), None
+
+    def outgrown(self, change_bytes: int, least: int) -> bool:
+        """Whether folding is due, with this many bytes of changes; up to `least` it is not worth it."""
+        return change_bytes - (beside := self._undo.beside_base) > max(self.place.base_bytes + beside, least)
 
     def _measure(self) -> None:
         if self.layout is None and (self.former or self._remeasure):
@@ -305,10 +312,11 @@ class Group:
             group._read(stored.meta)
         return group
 
-    def _read(self, meta: bytes) -> None:
-        label, self.partition, self.ended, self._undo, candidate, self._keys, self._size = unpack(meta)
-        self.candidate = candidate and read_values(self.versions, candidate)
-        self.label = Label(*label) if label else None
+    def _read(self, meta: bytes, *, same: bool = False) -> None:
+        label, self.partition, self.ended, undo, candidate, self._keys, self._size, *saves = unpack(meta)
+        self.candidate, self.saves = candidate and read_values(self.versions, candidate), sum(saves)  # an earlier release has stored none
+        former, self.label = self.label, Label(*label) if label else None
+        self._undo.read(undo, same=same or former == self.label)
 
     # -- following an owner ------------------------------------------------------------------------------------------
 
@@ -324,15 +332,16 @@ class Group:
             self.originals.put_back(self.values)
         self.originals = Noted()
         self.saved()
-        self._read(meta)
+        self._read(meta, same=True)
 
     def adopt(self, meta: bytes, delta: bytes | None, place: PiecePlace) -> None:
         """Apply a checkpoint of the owner: the group's new `meta`, its changed values (None: none), and their place."""
+        values = self.values
+        self._read(meta)
         if delta is not None:
-            lay(self.versions, self.values, delta)
+            lay(self.versions, values, delta, self._undo.noting(place.changes - 1))
             self.former |= self.versions is not None and state_version(delta) != self.versions.version
             self._remeasure |= delta[0] == COLUMNS
-        self._read(meta)
         self.place = place
         self._measure()
 

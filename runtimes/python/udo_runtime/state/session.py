@@ -182,14 +182,16 @@ class Session:
             group.open_all(of_group)
             self.states.update(zip(of_group, map(group.live.__getitem__, of_group), strict=True))
 
-    def pack(self) -> None:
-        """Pack the states of open keys in groups that may have changed.
+    def pack(self, *, close: bool = False) -> None:
+        """Pack the states of open keys in groups that may have changed; `close`: also close the keys.
 
         A state that cannot be stored fails its attempt, which then cannot END, not even after a restart.
         """
+        if close:
+            self.states.clear()
         for group in self._there(self.unsaved):
             try:
-                group.pack()
+                group.pack(close=close)
             except TypeError:
                 assert group.label is not None, "only an attempt opens keys"
                 self.fail(group.label, group.partition)

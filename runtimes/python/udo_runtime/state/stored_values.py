@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from udo_protocol.state.pieces import StoredGroup
 from udo_runtime.state.codec import Delta, columns, findable, migrated, pack_large, state_version, unpack, unpack_tuples
 from udo_runtime.state.columns import COLUMNS, ColumnValues, rows_of
+from udo_runtime.state.noted import Noted
 from udo_runtime.state.versions import Versions
 
 
@@ -35,14 +36,23 @@ def needs_migration(versions: Versions | None, stored: StoredGroup) -> bool:
     if versions is None:
         return False
     undo, candidate = unpack(stored.meta)[3:5] if stored.meta else (None, None)
-    return any(state_version(p) != versions.version for p in (stored.base, *stored.deltas, undo, candidate) if p)
+    packed = (stored.base, *stored.deltas, None if isinstance(undo, int) else undo, candidate)
+    return any(state_version(p) != versions.version for p in packed if p)
 
 
-def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: bytes) -> None:
-    """Apply a stored base or change to `values`."""
-    if packed[0] == COLUMNS and isinstance(values, ColumnValues) and state_version(packed) == version_of(versions) and values.lay(packed):
+def saves_in(meta: bytes) -> int:
+    """The number of checkpoints that had written a group by the one with this meta; 0 for one of an earlier release."""
+    return sum(unpack(meta)[7:])
+
+
+def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: bytes, noted: Noted | None = None) -> None:
+    """Apply a stored base or change to `values`; the values that it replaces are noted in `noted`."""
+    as_columns = noted is None and packed[0] == COLUMNS and state_version(packed) == version_of(versions)
+    if as_columns and isinstance(values, ColumnValues) and values.lay(packed):
         return
     delta = read_values(versions, packed)
+    if noted is not None:
+        noted.note(delta.keys(), list(map(values.get, delta)), values.layout if isinstance(values, ColumnValues) else None)
     if None not in delta.values():
         values.update(delta)
         return
@@ -58,13 +68,15 @@ def empty_values(versions: Versions | None) -> MutableMapping[Any, bytes]:
     return {} if versions is None or versions.layout is None else ColumnValues(versions.layout)
 
 
-def whole_values(versions: Versions | None, base: bytes | None, deltas: list[bytes]) -> MutableMapping[Any, bytes]:
-    """The values from a stored base and the changes after it."""
+def whole_values(
+    versions: Versions | None, base: bytes | None, deltas: list[bytes], noting: Callable[[int], Noted | None] = lambda _: None
+) -> MutableMapping[Any, bytes]:
+    """The values from a stored base and the changes after it. `noting`: where to note the values that a change replaces, by its number."""
     values = empty_values(versions)
     if base and isinstance(values, dict):
         values = read_values(versions, base)  # type: ignore[assignment]
     elif base:
         lay(versions, values, base)
-    for packed in deltas:
-        lay(versions, values, packed)
+    for at, packed in enumerate(deltas):
+        lay(versions, values, packed, noting(at))
     return values
