@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from udo_runtime.durable.standby import StandbyState
+from udo_runtime.engine import content
 from udo_runtime.engine.content import Piece
 from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.label import Label
+from udo_runtime.state.session import Session
 from udo_runtime.state.stored_values import saves_in
 
 from tests.conftest import Servers
@@ -139,6 +142,23 @@ def test_a_checkpoint_writes_what_changed_since_the_last_one_however_much_the_ep
     assert len(again.undo) == 1000
     again.touch(Label(1, 1, 2), 0)
     assert {unpack(v)["n"] for v in again.values.values()} == {1}
+
+
+def test_what_an_epoch_has_changed_is_folded_a_part_at_a_time() -> None:
+    """Folded within the epoch, it is written once more; all groups outgrow their bases at the same checkpoint."""
+    session, names, folded = Session("s"), (f"p{n}" for n in itertools.count()), []
+    for key, size in (("a", 1000), ("b", 900), ("c", 200)):
+        assert session.touch(range(20), Label(1, 0, 0), 0)
+        keys = [f"{key}{n}" for n in range(20)]
+        session.open(keys, range(20))
+        for one in keys:
+            session.states[one]["held"] = bytes(size << 10)
+        session.unsaved.update(range(20))
+        pieces, _ = content.changed([session], names)
+        content.stored([session], pieces)
+        folded.append(sum(piece.base is not None for piece in pieces))
+    assert folded[:2] == [20, 0], "at first all has to be written in any case"
+    assert 0 < folded[2] < 10
 
 
 def test_a_standby_does_not_apply_changes_that_the_state_it_has_read_includes(start: Start, servers: Servers) -> None:

@@ -76,31 +76,33 @@ def changed(
             if renew:
                 group.migrate_all()
             if group.changed or group.touched or renew:
-                piece = _piece(session.name, number, group, names, fold=room, renew=renew)
-                changes += len(piece.delta or b"")
-                whole += len(piece.base or b"")
+                piece, fresh = _piece(session.name, number, group, names, fold=room, renew=renew)
+                changes += fresh
+                whole += 0 if piece.base is None else piece.place.bytes
                 pieces.append(piece)
         if session.changed:
             records[session.name] = record(session)
     return pieces, records
 
 
-def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: bool, renew: bool) -> Piece:
-    delta, base, place = None, None, group.place
+def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: bool, renew: bool) -> tuple[Piece, int]:
+    """The data to write for a group, and the bytes of what changed since the last checkpoint."""
+    delta, base, place, fresh = None, None, group.place, 0
     if not place.piece:
         place = PiecePlace(next(names))
     if group.changed or renew:
         delta = group.delta()
-        if renew or (fold and group.outgrown(place.change_bytes + len(delta), FOLD_BYTES)):
+        fresh = len(delta)
+        if renew or (fold and group.outgrown(place.change_bytes + fresh, FOLD_BYTES)):
             base, change = group.fold()
             place, group.former = PiecePlace(next(names), base_bytes=len(base)), False
             if change is not None:
                 delta, place = change, place._replace(changes=1, change_bytes=len(change))
         else:
-            place = PiecePlace(place.piece, place.changes + 1, place.base_bytes, place.change_bytes + len(delta))
+            place = PiecePlace(place.piece, place.changes + 1, place.base_bytes, place.change_bytes + fresh)
     group.place = place
     group.saves += 1
-    return Piece(session, number, group.meta(placed=True), delta, base, place)
+    return Piece(session, number, group.meta(placed=True), delta, base, place), fresh
 
 
 def stored(sessions: Iterable[Session], pieces: Iterable[Piece]) -> None:
