@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from udo_runtime.engine import content
 from udo_runtime.execution.keyed_bad_events import Policy
 from udo_runtime.state.codec import TIMERS, unpack
 
@@ -180,6 +181,28 @@ def test_dead_letters_of_a_group_move_with_it_and_are_settled_where_its_attempt_
     assert [(x.epoch, x.attempt) for x in letters] == [(0, 1)], "that of the attempt that ENDed"
     assert not any(s.durable.letters[PENDING] for s in two.slots)
     assert not any(str(n) for s in (two.slots[1 - two.places[1]],) for n in s.durable.letters[DEAD]), "it is where its group is"
+
+
+def test_the_checkpoint_before_a_cut_leaves_folding_to_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events wait for it, and the other slot, which has read the base ahead, would have to read the new one."""
+    monkeypatch.setattr(content, "FOLD_BYTES", 0)
+    two, bases = Two(), list[str]()
+
+    def base() -> str:
+        return two.slots[0].durable.session("q").groups[2].place.piece
+
+    for epoch in range(6):
+        attempt = Parts(two, epoch, 1)
+        attempt.send(2)
+        two.serve()
+        if epoch > 2:  # the bases before that are of an empty group
+            before = base()
+            two.slots[0].tell(Header(lane="move", number=2, kind=PREPARE))
+            two.serve()
+            assert base() == before
+        attempt.end()
+        bases.append(base())
+    assert len(set(bases)) > 2, "the END's folds"
 
 
 @pytest.mark.parametrize("kind", [HANDOVER, ADOPT, PREPARE])

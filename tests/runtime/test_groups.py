@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udo_runtime.engine.content import changed
+from udo_runtime.engine.content import FOLD, FOLD_BEFORE_CUT, Piece, changed
 from udo_runtime.engine.content import stored as are_stored
 from udo_runtime.state.codec import TIMERS, pack, unpack
 from udo_runtime.state.groups import Group
@@ -311,3 +311,24 @@ def test_a_checkpoint_of_few_touched_groups_does_not_look_at_the_others(monkeypa
 
     assert [p.number for p in pieces] == [3, 7] and pieces[1].delta is not None
     assert len(looked) == 2
+
+
+def test_a_checkpoint_before_a_cut_folds_only_what_has_outgrown_its_base_several_times() -> None:
+    session, names = Session("s"), map(str, itertools.count())
+
+    def written(epoch: int, kb: int, fold: int | None) -> Piece:
+        """The piece of an epoch that gives the key a state of so many kB."""
+        session.touch([7], Label(1, epoch, 0), 0)
+        session.open(["x"], [7])
+        session.states["x"]["held"] = bytes([epoch]) * (kb << 10)
+        session.end([7], Label(1, epoch, 0))
+        (piece,), _ = changed([session], names, fold=fold)
+        are_stored([session], [piece])
+        return piece
+
+    assert written(0, 100, FOLD).base is not None  # the changes are larger than no base
+    for epoch in range(1, 5):
+        assert written(epoch, 99, FOLD_BEFORE_CUT).base is None
+    assert written(5, 99, None).base is None
+    assert written(6, 99, FOLD_BEFORE_CUT).base is not None  # changes of 500 kB, and the base has 100
+    assert [written(epoch, 99, FOLD).base is not None for epoch in range(7, 10)] == [False, False, True]

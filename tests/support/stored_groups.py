@@ -18,7 +18,7 @@ def checkpoint(group: Group, before: StoredGroup, *, fold: bool = False) -> tupl
     group.pack()
     if not (group.changed or group.touched or fold):
         return before, None
-    made, _ = content._piece("s", 0, group, _names, fold=False, renew=fold)
+    made, _ = content._piece("s", 0, group, _names, fold=None, renew=fold)
     base, deltas = (before.base, before.deltas) if made.base is None else (made.base, [])
     if made.delta is not None and made.place.changes:
         deltas = [*deltas, made.delta]

@@ -16,6 +16,8 @@ from udo_runtime.state.session import Session
 
 # Changes below this are not worth folding, however small the base.
 FOLD_BYTES = 8 << 10
+# Changes are folded when they are larger than this many bases: usually; in a checkpoint before the cut of a move, for which events wait.
+FOLD, FOLD_BEFORE_CUT = 1, 4
 # Folding groups, and rewriting those of a former version, is spread over checkpoints, so that none takes long: each writes about this
 # many bytes of bases, plus twice the bytes of changes, which is the eventual cost of folding per change.
 _WHOLE_BYTES, _WHOLE_SHARE = 4 << 20, 2
@@ -57,12 +59,13 @@ class CheckpointContent:
 
 
 def changed(
-    sessions: Iterable[Session], names: Iterator[str], *, fold: bool = True, close: bool = False
+    sessions: Iterable[Session], names: Iterator[str], *, fold: int | None = FOLD, close: bool = False
 ) -> tuple[list[Piece], dict[str, SessionRecord]]:
     """The data to write for all groups that changed since the last checkpoint, and the records of changed sessions.
 
-    `names`: names for new pieces, which no piece of the slot ever had. `fold`: whether changes may be folded; `close`: also close
-    all keys, so that the next checkpoint packs only those that have been opened since.
+    `names`: names for new pieces, which no piece of the slot ever had. `fold`: fold changes that are larger than this many bases, None:
+    none; groups of a former version are rewritten only with FOLD. `close`: also close all keys, so that the next checkpoint packs only
+    those that have been opened since.
     """
     pieces: list[Piece] = []
     records: dict[str, SessionRecord] = {}
@@ -71,12 +74,12 @@ def changed(
         session.pack(close=close)
         numbers = session.groups if session.former else session.unsaved
         for number, group in [(n, session.groups[n]) for n in numbers if n in session.groups]:
-            room = fold and whole < _WHOLE_BYTES + _WHOLE_SHARE * changes
-            renew = room and group.former
+            room = whole < _WHOLE_BYTES + _WHOLE_SHARE * changes
+            renew = room and group.former and fold == FOLD
             if renew:
                 group.migrate_all()
             if group.changed or group.touched or renew:
-                piece, fresh = _piece(session.name, number, group, names, fold=room, renew=renew)
+                piece, fresh = _piece(session.name, number, group, names, fold=fold if room else None, renew=renew)
                 changes += fresh
                 whole += 0 if piece.base is None else piece.place.bytes
                 pieces.append(piece)
@@ -85,7 +88,7 @@ def changed(
     return pieces, records
 
 
-def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: bool, renew: bool) -> tuple[Piece, int]:
+def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fold: int | None, renew: bool) -> tuple[Piece, int]:
     """The data to write for a group, and the bytes of what changed since the last checkpoint."""
     delta, base, place, fresh = None, None, group.place, 0
     if not place.piece:
@@ -93,7 +96,7 @@ def _piece(session: str, number: int, group: Group, names: Iterator[str], *, fol
     if group.changed or renew:
         delta = group.delta()
         fresh = len(delta)
-        if renew or (fold and group.outgrown(place.change_bytes + fresh, FOLD_BYTES)):
+        if renew or (fold is not None and group.outgrown(place.change_bytes + fresh, FOLD_BYTES, fold)):
             base, change = group.fold()
             place, group.former = PiecePlace(next(names), base_bytes=len(base)), False
             if change is not None:

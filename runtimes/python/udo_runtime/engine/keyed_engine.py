@@ -20,7 +20,7 @@ from udo_protocol.formats.schema import GROUP_COLUMN, conform, misfits
 from udo_protocol.queue.frame import ADOPT, ANSWER, DATA, END, HANDOVER, PREPARE, RESTORE, STATE, Frame, Header, decode, encode
 from udo_protocol.state.dead_letters import KeyedName, Letter
 from udo_runtime.counters import Counters
-from udo_runtime.engine.content import CheckpointContent, changed, stored
+from udo_runtime.engine.content import FOLD, FOLD_BEFORE_CUT, CheckpointContent, changed, stored
 from udo_runtime.engine.effects import (
     Answer,
     Execute,
@@ -181,7 +181,8 @@ class Engine:
             yield from self._see_one()
         sessions = list(self.sessions.values())
         # While key groups move their events wait; and a slot that has read a group ahead would have to read its new base.
-        pieces, records = changed(sessions, self._names, fold=moving is None, close=self._soon)
+        fold = None if moving is not None else FOLD_BEFORE_CUT if self._soon else FOLD
+        pieces, records = changed(sessions, self._names, fold=fold, close=self._soon)
         content = CheckpointContent(pieces, records, self._dropped, self.letters.changes())
         frames = [(lane, b"".join(map(bytes, answer))) for lane, answer in riding]
         yield WriteCheckpoint(seq, self.emitted, content, frames, ends, moving)

@@ -288,9 +288,9 @@ class Group:
         self._undo.since, self._undo.beside_base = None, 0
         return self.snapshot(), None
 
-    def outgrown(self, change_bytes: int, least: int) -> bool:
-        """Whether folding is due, with this many bytes of changes; up to `least` it is not worth it."""
-        return change_bytes - (beside := self._undo.beside_base) > max(self.place.base_bytes + beside, least)
+    def outgrown(self, change_bytes: int, least: int, bases: int) -> bool:
+        """Whether folding is due: the changes, of this many bytes, are larger than so many bases; up to `least` it is not worth it."""
+        return change_bytes - (beside := self._undo.beside_base) > max(bases * (self.place.base_bytes + beside), least)
 
     def _measure(self) -> None:
         if self.layout is None and (self.former or self._remeasure):
