@@ -1,26 +1,31 @@
-"""Writes a node's recording to a file, part by part as it arrives."""
+"""Writes the recordings of a deployment's slots to one file, part by part as they arrive, each slot in a thread."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from threading import Condition
 from typing import Any
 
+from udo_protocol import supervised
 from udo_protocol.errors import ProtocolError, UdoError, UsageError
-from udo_protocol.formats.recording_file import Writer
+from udo_protocol.formats.recording_file import SlotWriter, Writer
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.queue.frame import decode
 
 INTERRUPTED = "interrupted"
+_LOOK_S = 0.1
+Json = dict[str, Any]
 
 
 @dataclass
 class Recorded:
-    """The contents of a recording file; `bytes`: the size of its frames."""
+    """The contents of one slot's recording; `bytes`: the size of its frames."""
 
     frames: int = 0
     events: int = 0
@@ -33,43 +38,73 @@ class Recorded:
     ended_at: str = ""
 
 
+@dataclass(frozen=True)
+class RecordedSlot:
+    """A slot's header in the file, and what has been recorded of it."""
+
+    header: Json
+    made: Recorded
+
+
 def write(
     path: Path,
-    parts: Iterator[pb.RecordPart],
-    begun: Callable[[dict[str, Any]], None],
-    progress: Callable[[Recorded], None],
+    deployment: str,
+    slots: Sequence[Iterator[pb.RecordPart]],
+    begun: Callable[[list[Json]], None],
+    progress: Callable[[list[Recorded]], None],
     stopped: Callable[[], bool],
-) -> tuple[dict[str, Any], Recorded]:
-    """Write the file, which is complete under its name; return its header and summary.
+) -> list[RecordedSlot]:
+    """Write the file, which is complete under its name, from the nodes' streams of these slots; return their headers and summaries.
 
-    `begun` gets the header: every frame answered after this call is recorded. `progress` is called and `stopped` asked after each part;
-    the node sends at least one part a second. KeyboardInterrupt if it is stopped before the state at the start has arrived.
+    `begun` gets the headers: every frame answered after this call is recorded. `progress` is called and `stopped` asked about ten times a
+    second; a node sends at least one part a second. KeyboardInterrupt if it is stopped before the state at the start has arrived.
     """
-    first = next(parts)  # raises the node's errors, before there is a file
-    header = _header(first.header)
     try:
-        return header, _write(path, header, parts, begun, progress, stopped)
+        with Writer(path) as file:
+            recording = _Recording([_Slot(parts, file) for parts in slots])
+            try:
+                begun(recording.begin(stopped))
+                recording.wait(progress, stopped)
+            finally:
+                recording.stop()
+            made = recording.made()
+            file.close({"deployment": deployment})
+            return made
     except OSError as e:
         raise UsageError(f"{path} cannot be written: {e.strerror or e}") from e
 
 
-def _write(
-    path: Path,
-    header: dict[str, Any],
-    parts: Iterator[pb.RecordPart],
-    begun: Callable[[dict[str, Any]], None],
-    progress: Callable[[Recorded], None],
-    stopped: Callable[[], bool],
-) -> Recorded:
-    with Writer(path) as file:
-        file.header(header)
-        begun(header)
-        sink = _Sink(file)
+class _Slot:
+    """One slot's stream, and what has come of it. `header`: None until it has begun."""
+
+    def __init__(self, parts: Iterator[pb.RecordPart], file: Writer) -> None:
+        self.parts, self.file = parts, file
+        self.header: Json | None = None
+        self.sink: _Sink | None = None
+        self.error: BaseException | None = None
+        self.ended = False
+
+    def run(self, changed: Condition, stopping: Callable[[], bool]) -> None:
+        """Write it all, or until `stopping`."""
         try:
-            for part in parts:
+            self._write(changed, stopping)
+        except BaseException as e:  # raised by `made`
+            self.error = e
+        with changed:
+            self.ended = True
+            changed.notify_all()
+
+    def _write(self, changed: Condition, stopping: Callable[[], bool]) -> None:
+        header = _header(next(self.parts).header)  # raises the node's errors
+        writer = self.file.slot(header)
+        sink = self.sink = _Sink(writer)
+        with changed:
+            self.header = header
+            changed.notify_all()
+        try:
+            for part in self.parts:
                 sink.take(part)
-                progress(sink.summary)
-                if stopped():
+                if stopping():
                     sink.summary.reason = INTERRUPTED
                     break
         except UdoError as e:  # the node manager is gone: the parts so far are good
@@ -79,11 +114,56 @@ def _write(
         if not sink.complete:
             raise KeyboardInterrupt
         sink.summary.ended_at = _now()
-        file.close(asdict(sink.summary))
-    return sink.summary
+        writer.end(asdict(sink.summary))
 
 
-def _header(h: pb.RecordHeader) -> dict[str, Any]:
+class _Recording:
+    """The slots' threads."""
+
+    def __init__(self, slots: Sequence[_Slot]) -> None:
+        self._slots, self._changed, self._stopping = slots, Condition(), False
+
+    def begin(self, stopped: Callable[[], bool]) -> list[Json]:
+        """Start, and return the slots' headers once each has begun. The first error of a slot that cannot."""
+        for slot in self._slots:
+            supervised.once("record", partial(slot.run, self._changed, lambda: self._stopping))
+        self._until(lambda: all(slot.header is not None or slot.ended for slot in self._slots), lambda: None, stopped)
+        self._raise(slot for slot in self._slots if slot.header is None)
+        return [slot.header for slot in self._slots if slot.header is not None]
+
+    def wait(self, progress: Callable[[list[Recorded]], None], stopped: Callable[[], bool]) -> None:
+        """Wait until all have ended; the others end if one fails."""
+
+        def look() -> None:
+            progress([slot.sink.summary for slot in self._slots if slot.sink is not None])
+            self._stopping |= any(slot.error is not None for slot in self._slots)
+
+        self._until(lambda: all(slot.ended for slot in self._slots), look, stopped)
+
+    def _until(self, done: Callable[[], bool], look: Callable[[], None], stopped: Callable[[], bool]) -> None:
+        with self._changed:
+            while not done():
+                self._changed.wait(_LOOK_S)
+                self._stopping |= stopped()
+                look()
+
+    def stop(self) -> None:
+        """Let the threads end with their next part."""
+        self._stopping = True
+
+    def made(self) -> list[RecordedSlot]:
+        """What was recorded; an error if a slot's start is missing."""
+        self._raise(self._slots)
+        return [RecordedSlot(slot.header, slot.sink.summary) for slot in self._slots if slot.header is not None and slot.sink is not None]
+
+    @staticmethod
+    def _raise(slots: Iterable[_Slot]) -> None:
+        errors = [slot.error for slot in slots if slot.error is not None]
+        for error in sorted(errors, key=lambda e: isinstance(e, KeyboardInterrupt)):  # of slots that ended because another one failed
+            raise error
+
+
+def _header(h: pb.RecordHeader) -> Json:
     return {
         "deployment": h.deployment,
         "node": h.node,
@@ -105,7 +185,7 @@ def _header(h: pb.RecordHeader) -> dict[str, Any]:
 class _Sink:
     """Puts the pieces of values and frames together."""
 
-    def __init__(self, file: Writer) -> None:
+    def __init__(self, file: SlotWriter) -> None:
         self.summary = Recorded()
         self.complete = False  # whether the state at the start has arrived
         self._file = file

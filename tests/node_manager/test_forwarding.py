@@ -141,7 +141,7 @@ def test_sessions_figures_and_logs_of_another_node_are_asked_for_by_name(cluster
     assert "keys on node b" in udo("undeploy", "count", code=4), "what node b holds is known from here"
 
 
-def test_a_slot_of_another_node_is_recorded_by_the_nodes_name(cluster: Nodes, udo: Udo, tmp_path: Path) -> None:
+def test_the_slots_of_all_nodes_are_recorded_or_those_of_the_node_that_is_named(cluster: Nodes, udo: Udo, tmp_path: Path) -> None:
     query, over = Query(cluster, "recorded"), threading.Event()
     query.epoch("a")
 
@@ -153,11 +153,13 @@ def test_a_slot_of_another_node_is_recorded_by_the_nodes_name(cluster: Nodes, ud
         asking = pool.submit(go_on)
         try:
             made = udo("record", "count", "--for", "60s", "--frames", "1", "-o", tmp_path / "r", "--node", "b")
+            both = udo("record", "count", "--for", "60s", "--frames", "1", "-o", tmp_path / "all")
         finally:
             over.set()
     asking.result()
-    assert (made["node"], made["frames"], made["sessions"] > 0) == ("b", 1, True)
-    assert "no slot 7 on node b" in udo("record", "count", "--for", "1s", "-o", tmp_path / "s", "--node", "b", "--slot", "7", code=3)
+    assert [(slot["node"], slot["frames"], slot["sessions"] > 0) for slot in made["slots"]] == [("b", 1, True)]
+    assert sorted((slot["node"], slot["frames"]) for slot in both["slots"]) == [("a", 1), ("b", 1)]
+    assert "has no slot 7; it has b:0" in udo("record", "count", "--for", "1s", "-o", tmp_path / "s", "--node", "b", "--slot", "7", code=3)
 
 
 def test_what_no_node_asks_another_one_for_is_refused_and_one_that_is_away_is_named(cluster: Nodes) -> None:

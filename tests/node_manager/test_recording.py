@@ -259,7 +259,8 @@ def test_ctrl_c_leaves_a_valid_file_of_what_has_come(
     out, _ = cli.communicate(timeout=bound(30))
     assert cli.returncode == 0
     said = json.loads(out)
-    assert (said["frames"], said["events"], said["reason"]) == (1, 64 << 10, recorder.INTERRUPTED)
+    [slot] = said["slots"]
+    assert (said["frames"], said["events"], slot["reason"]) == (1, 64 << 10, recorder.INTERRUPTED)
     assert not new.exists() and file.stat().st_mode & 0o777 == 0o600
     outcome, _ = by_lane(udo, local(add(1), **STATELESS), file)
     assert outcome["answers"] == 64 << 10
@@ -278,8 +279,9 @@ def test_what_cannot_be_recorded_is_said(daemon: Daemon, udo: Shell, tmp_path: P
     assert "recording d (t@1, slot 0 on node n1) from frame 1 on" in nothing.err
     assert "answered nothing" in nothing.err
     with Recording(file) as found:
-        assert list(found.frames()) == []
-        assert found.end["reason"] == "0.1 s are over"
+        [slot] = found.slots
+        assert list(slot.frames()) == []
+        assert slot.end["reason"] == "0.1 s are over"
     assert "--force" in udo("record", "d", "--for", "1s", "-o", file, code=4).err
     udo("record", "d", "--for", "100ms", "-o", file, "--force")
 
@@ -364,6 +366,23 @@ def test_a_damaged_file_is_refused(recorded: Path, udo: Shell, local: Callable[.
         other.writestr("x", "y")
     assert "has no recording.json" in udo("test", operator, "--replay", bad, code=2).err
     assert "there is no file" in udo("test", operator, "--replay", tmp_path / "none", code=2).err
+
+
+def test_a_file_of_an_earlier_release_is_replayed(recorded: Path, udo: Shell, local: Callable[..., Path], tmp_path: Path) -> None:
+    """Format version 1: the entries of the only slot are in no folder, and its frames in one entry."""
+    with zipfile.ZipFile(recorded) as now, zipfile.ZipFile(tmp_path / "former", "w") as former:
+        entries = {name.removeprefix("slots/0/"): now.read(name) for name in now.namelist() if name.startswith("slots/0/")}
+        frames = [entries.pop(f"frames/{n}") for n in range(sum(name.startswith("frames/") for name in entries))]
+        entries["recording.json"] = json.dumps(
+            {**json.loads(now.read("recording.json")), **json.loads(entries["recording.json"])} | {"format_version": 1}
+        ).encode()
+        for name, data in {**entries, "frames": b"".join(frames)}.items():
+            former.writestr(name, data)
+    operator = local(add(1), **STATELESS)
+    now, rows = replayed(udo, operator, recorded, code=6)
+    before, former_rows = replayed(udo, operator, tmp_path / "former", code=6)
+    assert former_rows == rows and len(rows) == 5
+    assert (before["frames"], before["errors"]) == (now["frames"], now["errors"]) == (6, 1)
 
 
 class Terminal:

@@ -144,7 +144,7 @@ def test_a_recording_of_each_slot_replays_to_what_that_slot_has_answered(
     job.epoch(0, [TRIED, OTHERS])
     with pytest.raises(NotFound, match="'d' has no slot 1 on node n1; it has 0, 1000, 1001"):
         next(cluster.node.api.record("d", 1, slot=1))
-    made = {s.slot: Recorder(cluster.node.api, "d", tmp_path / f"r{s.slot}", slot=s.slot) for s in cluster.node.api.status().slots}
+    made = {s.slot: Recorder(cluster.node.api, "d", tmp_path / f"r{s.slot}", slots=[s.slot]) for s in cluster.node.api.status().slots}
     job.epoch(1, [[*TRIED, 10], [11]])
     with queue(cluster.node) as conn:
         moving.prepare(conn, SlotKeys("d", 1000), 99, [100], 1001)

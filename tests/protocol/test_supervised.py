@@ -57,6 +57,7 @@ KINDS = {
     "usage": "tests/node_manager/test_drivers.py::test_a_container_whose_sampling_raises_is_sampled_again",
     "logs": "tests/node_manager/test_supervised.py::test_a_slots_log_is_followed_on_when_following_it_raises",
     "diff": "tests/node_manager/test_supervised.py::test_what_one_slots_comparison_raises_ends_the_diff_with_it",
+    "record": "tests/node_manager/test_recording_slots.py::test_what_one_slots_stream_raises_ends_the_recording_with_it",
     "state-export": "tests/node_manager/test_state_across.py::test_what_one_nodes_part_raises_ends_the_export_with_it",
     "operator-output": "tests/operators/test_host.py::test_output_is_read_on_after_reading_it_raised",
     "update-deadlines": "tests/registry/test_safety.py::test_deadlines_are_kept_after_looking_after_them_raised",

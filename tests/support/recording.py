@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +20,34 @@ class Recorder:
     """Records `deployment` into `file`; it has everything that is answered from the moment this object exists."""
 
     def __init__(
-        self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0, slot: int | None = None
+        self, node: NodeClient, deployment: str, file: Path, frames: int = 0, for_s: float = 60.0, slots: Sequence[int | None] = (None,)
     ) -> None:
-        self._parts, self._file = node.record(deployment, for_s, frames, slot), file
+        self._streams = [node.record(deployment, for_s, frames, slot) for slot in slots]
+        self._deployment, self._file = deployment, file
         self._started, self._stop = threading.Event(), threading.Event()
-        self.last_seq = 0
-        self._made: recorder.Recorded | None = None
+        self.last_seq = 0  # the sum of all slots'
+        self.made: list[recorder.RecordedSlot] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         assert self._started.wait(bound(20))
 
     def _run(self) -> None:
-        def parts() -> Iterator[Any]:
-            for part in self._parts:
-                self._started.set()
-                yield part
+        def progress(made: list[recorder.Recorded]) -> None:
+            self.last_seq = sum(each.last_seq or 0 for each in made)
 
-        def progress(made: recorder.Recorded) -> None:
-            self.last_seq = made.last_seq or 0
-
-        self._made = recorder.write(self._file, parts(), lambda _: None, progress, self._stop.is_set)[1]
+        begun = lambda _: self._started.set()  # noqa: E731
+        self.made = recorder.write(self._file, self._deployment, self._streams, begun, progress, self._stop.is_set)
 
     def stop(self, last_seq: int) -> recorder.Recorded:
-        """End the recording as Ctrl-C does, once that frame is recorded."""
+        """End the recording as Ctrl-C does, once that frame is recorded; of several slots the sum of their last frames."""
         wait_until(lambda: self.last_seq >= last_seq, 20, f"frame {last_seq} to be recorded")
         self._stop.set()
         return self.done()
 
     def done(self) -> recorder.Recorded:
-        """Wait for the end of the recording."""
+        """Wait for the end of the recording; what was recorded of its first slot."""
         self._thread.join(bound(90))
-        assert self._made is not None
-        return self._made
+        return self.made[0].made
 
 
 def folder(path: Path, source: str, **manifest: Any) -> Path:

@@ -142,16 +142,17 @@ def _show(reference: str, count: int, trial: Trial, as_json: bool) -> None:
 
 def _tell(reference: str, said: dict[str, Any], as_json: bool) -> None:
     """Print the summary of a replay; exit code 6 if the operator failed on a frame."""
+    from udo_cli.packing import replayed
     from udo_cli.text import output
 
     if as_json:
         output.emit({"operator": reference, **{k: v for k, v in said.items() if k != "ok"}})
     else:
         if said["epochs"] and said["epochs"][0]["epoch"] is not None:
-            names = ("session", "epoch", "frames", "events", "answers", "errors", "skipped", "stale")
+            names = ("session", "epoch", *replayed.COUNTS)
             output.table([n.upper() for n in names], ([row[n] for n in names] for row in said["epochs"][-_EPOCHS:]), "")
         ended = ", interrupted" if said["quit"] else ""
-        counts = ", ".join(f"{said[n]} {n}" for n in ("frames", "events", "answers", "errors", "skipped", "stale"))
+        counts = ", ".join(f"{said[n]} {n}" for n in replayed.COUNTS)
         click.echo(f"{reference}: {counts}, {said['took_ms']:.1f} ms{ended}")
     if said["errors"]:
         raise click.exceptions.Exit(ExitCode.OPERATOR)

@@ -1,4 +1,4 @@
-"""Runs a loaded operator over recorded frames: the engines of production, with a file in place of the two servers.
+"""Runs a loaded operator over the recorded frames of a slot: the engines of production, with a file in place of the two servers.
 
 A replay has no lease and no heartbeat, so a debugger may stop it for any length of time.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from udo_protocol.errors import ProtocolError
-from udo_protocol.formats.recording_file import Recording
+from udo_protocol.formats.recording_file import SlotRecording
 from udo_protocol.formats.schema import from_ipc, schema_id, to_ipc
 from udo_protocol.limits import DEFAULT
 from udo_protocol.queue.frame import ADOPT, HANDOVER, PREPARE, Header, decode
@@ -43,7 +43,7 @@ class Replay:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: SlotRecording,
         processor: Processor,
         keyed: Mapping[str, Any] | None,
         schemas: tuple[pa.Schema, pa.Schema],

@@ -1,4 +1,4 @@
-"""A complete replay: writes answers to a file, reports failures as they come, and returns the counts."""
+"""A complete replay of one slot's recording: writes answers to a file, reports failures as they come, and returns the counts."""
 
 from __future__ import annotations
 
@@ -19,23 +19,32 @@ from udo_runtime.execution.load import Processor
 from udo_runtime.sdk.api import Context
 
 # The origin of an answered event, before the operator's columns.
-ORIGIN = pa.schema([("__udo_seq", pa.int64()), ("__udo_lane", pa.string()), ("__udo_session", pa.string()), ("__udo_epoch", pa.int64())])
+ORIGIN = pa.schema(
+    [
+        ("__udo_slot", pa.string()),
+        ("__udo_seq", pa.int64()),
+        ("__udo_lane", pa.string()),
+        ("__udo_session", pa.string()),
+        ("__udo_epoch", pa.int64()),
+    ]
+)
 # Failures reported in full; all are counted.
 _TOLD = 20
 
 
 def run(file: Path, request: dict[str, Any], processor: Processor, output: pa.Schema, ctx: Context, answers: Path) -> dict[str, Any]:
-    """Replay `file` and return the outcome. `request`: `epoch` (report only its answers and failures; None: all), `post_mortem`, `input`,
-    `keyed`."""
+    """Replay one slot of `file` and return the outcome. `request`: `slot` (its place in the file), `epoch` (report only its answers and
+    failures; None: all), `post_mortem`, `input`, `keyed`."""
     epoch: int | None = request["epoch"]
     watch = Watch(post_mortem=request["post_mortem"])
     processor.open()
-    counts = _Counts()
     started = time.perf_counter()
     quitted = False
     schema = pa.schema([*ORIGIN, *output])
     with Recording(file) as recording, pa.OSFile(str(answers), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        replay = Replay(recording, processor, request["keyed"], (parse_schema(request["input"]), output), ctx, watch)
+        slot = recording.slots[request["slot"]]
+        counts = _Counts(slot.name)
+        replay = Replay(slot, processor, request["keyed"], (parse_schema(request["input"]), output), ctx, watch)
 
         def wanted(header: Header) -> bool:
             watch.armed = epoch is None or header.label.epoch == epoch
@@ -47,7 +56,7 @@ def run(file: Path, request: dict[str, Any], processor: Processor, output: pa.Sc
                     continue
                 counts.add(a)
                 if a.answer is not None:
-                    writer.write_batch(_with_origin(a, a.answer, schema))
+                    writer.write_batch(_with_origin(slot.name, a, a.answer, schema))
         except Quit:
             quitted = True
     took_ms = (time.perf_counter() - started) * 1000
@@ -56,19 +65,20 @@ def run(file: Path, request: dict[str, Any], processor: Processor, output: pa.Sc
     return {"ok": True, "took_ms": round(took_ms, 3), "quit": quitted, **counts.document()}
 
 
-def _with_origin(a: Answered, answer: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _with_origin(slot: str, a: Answered, answer: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     h = a.frame
     assert h is not None, "only a decoded frame has events to answer"
     labelled = h.HasField("label")
-    values = (a.seq, h.lane, h.session if labelled else None, h.label.epoch if labelled else None)
+    values = (slot, a.seq, h.lane, h.session if labelled else None, h.label.epoch if labelled else None)
     columns = [pa.array([v] * answer.num_rows, t) for v, t in zip(values, ORIGIN.types, strict=True)]
     return pa.RecordBatch.from_arrays([*columns, *answer.columns], schema=schema)
 
 
 class _Counts:
-    """Counts by session and epoch, in the order of their first frames; a stateless deployment has one row."""
+    """Counts by session and epoch, in the order of their first frames; a stateless deployment has one row. `slot`: its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
         self._rows: dict[tuple[str, int | None], dict[str, Any]] = {}
         self._errors: list[dict[str, Any]] = []
 
@@ -93,9 +103,9 @@ class _Counts:
             return
         f = a.reply.failure
         what = {DATA: "data", END: "end"}.get(a.frame.kind, "other") if a.frame is not None else "undecodable"
-        error = {"seq": a.seq, "frame": what, "session": key[0], "epoch": key[1], "code": f.code, "message": f.message}
+        error = {"slot": self._slot, "seq": a.seq, "frame": what, "session": key[0], "epoch": key[1], "code": f.code, "message": f.message}
         self._errors.append({**error, "event": f.event, "traceback": f.traceback})
-        where = f"frame {a.seq}" + (f" (session {key[0]}, epoch {key[1]})" if key[1] is not None else "")
+        where = f"slot {self._slot}, frame {a.seq}" + (f" (session {key[0]}, epoch {key[1]})" if key[1] is not None else "")
         lines = [f"{where}: {f.message}"] + [f"the event: {f.event}"] * bool(f.event) + [f.traceback] * bool(f.traceback)
         print("\n".join(lines), file=sys.stderr, flush=True)
 

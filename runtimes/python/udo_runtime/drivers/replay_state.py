@@ -1,4 +1,4 @@
-"""The state of a recording: a keyed engine begins with it; nothing is written."""
+"""The state of a slot's recording: a keyed engine begins with it; nothing is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udo_protocol.formats.recording_file import Recording
+from udo_protocol.formats.recording_file import SlotRecording
 from udo_protocol.limits import DEFAULT, KEY_GROUPS
 from udo_protocol.state.pieces import StoredGroup
 from udo_protocol.state.session_record import SessionRecord
@@ -26,7 +26,7 @@ from udo_runtime.state.versions import Versions
 
 
 def engine(
-    recording: Recording,
+    recording: SlotRecording,
     processor: Processor,
     keyed: Mapping[str, Any],
     schemas: tuple[pa.Schema, pa.Schema],
@@ -48,7 +48,7 @@ def engine(
     return running
 
 
-def effects(recording: Recording, processor: Processor, keyed: Mapping[str, Any]) -> dict[type, Callable[[Any], Any]]:
+def effects(recording: SlotRecording, processor: Processor, keyed: Mapping[str, Any]) -> dict[type, Callable[[Any], Any]]:
     """Functions for the effects that a keyed engine requests in addition to those of a stateless one."""
     sessions = recording.sessions()
     version, sources = keyed.get("state_version", 0), keyed.get("migrates_from", ())

@@ -1,0 +1,129 @@
+"""A recording of a deployment with several slots: each slot's input and state, replayed in a process of its own, as it was served."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.support.cluster import Cluster
+from tests.support.keyed_slots import COUNT, Oracle, counted, deploy, events
+from tests.support.recording import Recorder, replayed
+from udo_cli import recorder
+from udo_protocol.errors import Unavailable, UsageError
+from udo_protocol.formats.recording_file import Recording
+from udo_protocol.proto import node_manager_pb2 as pb
+
+KEYED: dict[str, Any] = {"entry": "op:run", "input": {"a": "int64"}, "output": {"b": "int64"}, "key": ["a"]}
+# Answers with the number of events that this process has had.
+SEEN = """
+from udo_runtime import operator
+seen = 0
+@operator
+def run(batch):
+    global seen
+    first, seen = seen, seen + batch.num_rows
+    return {"b": list(range(first, seen))}
+"""
+SLOTS = [0, 1000, 1001]
+
+
+def emitted(c: Cluster) -> int:
+    """The sum of the slots' last answered frames."""
+    return sum(s.emitted for s in c.node.api.status().slots if s.deployment == "d")
+
+
+def of_epoch(rows: list[dict[str, Any]], epoch: int) -> list[int]:
+    return sorted(row["b"] % 1000 for row in rows if row["__udo_epoch"] == epoch)
+
+
+def test_a_keyed_query_over_several_slots_replays_to_the_answers_that_were_served(
+    cluster: Cluster, udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    job, oracle, orders, operator = deploy(cluster), Oracle(), random.Random(1), local(COUNT.format(version=1), **KEYED)
+    for epoch in range(2):
+        assert counted(job.epoch(epoch, batches := events(orders))) == oracle.epoch(batches)
+    recording = Recorder(cluster.node.api, "d", tmp_path / "r", slots=SLOTS)
+    served = []
+    for epoch in range(2, 4):
+        served.append(counted(job.epoch(epoch, batches := events(orders))))
+        assert served[-1] == oracle.epoch(batches)
+    recording.stop(emitted(cluster))
+
+    assert [(slot.header["slot"], slot.made.sessions, slot.made.gaps) for slot in recording.made] == [(n, 1, []) for n in SLOTS]
+    outcome, rows = replayed(udo, operator, tmp_path / "r")
+    assert [of_epoch(rows, epoch) for epoch in (2, 3)] == [sorted(answers) for answers in served]
+    assert {row["__udo_slot"] for row in rows} == {f"n1:{n}" for n in SLOTS}
+    assert [(e["epoch"], e["answers"], e["errors"]) for e in outcome["epochs"]] == [(n, len(a), 0) for n, a in enumerate(served, 2)]
+    _, last = replayed(udo, operator, tmp_path / "r", "--epoch", "3")
+    assert of_epoch(last, 3) == sorted(served[1]) and len(last) == len(served[1])
+
+
+@pytest.mark.long
+def test_where_key_groups_move_the_two_slots_recordings_end_and_the_others_go_on(
+    cluster: Cluster, udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    job, oracle, orders = deploy(cluster), Oracle(), random.Random(2)
+    recording = Recorder(cluster.node.api, "d", tmp_path / "r", slots=SLOTS)
+    assert counted(job.epoch(0, batches := events(orders))) == oracle.epoch(batches)
+    groups = [s.groups for s in cluster.node.api.status().slots][0]
+    for _ in cluster.node.api.move_groups("d", [int(groups.partition("-")[0])], 1000, "", 60):
+        pass
+    answers = counted(job.epoch(1, batches := events(orders)))
+    assert answers == oracle.epoch(batches)
+    staying = [slot for slot in cluster.node.api.status().slots if slot.slot == 1001][0]
+    recording.stop(staying.emitted)  # at least
+    ends = {slot.header["slot"]: slot.made for slot in recording.made}
+    assert ends[0].reason == ends[1000].reason == "key groups were moved to other slots or from there"
+    assert ends[1001].last_seq == staying.emitted
+    outcome, rows = replayed(udo, local(COUNT.format(version=1), **KEYED), tmp_path / "r")
+    assert outcome["errors"] == 0 and of_epoch(rows, 0)
+    there = of_epoch([row for row in rows if row["__udo_slot"] == "n1:1001"], 1)
+    assert there and not set(there) - set(answers)
+
+
+def test_each_slot_is_replayed_in_a_process_of_its_own_and_the_command_records_them_all(
+    cluster: Cluster, udo: Shell, local: Callable[..., Path], tmp_path: Path
+) -> None:
+    cluster.deploy(SEEN, slots=2)
+    lanes = [cluster.lane(), cluster.lane()]
+    recording = Recorder(cluster.node.api, "d", tmp_path / "r", slots=[0, 1000])
+    served = sorted([lane.ask(0) for lane in lanes for _ in range(3)])
+    recording.stop(emitted(cluster))
+    assert served == sorted([0, 1, 2] * 2), "each lane is in another slot"
+    operator = local(SEEN, entry="op:run", input={"a": "int64"}, output={"b": "int64"})
+    outcome, rows = replayed(udo, operator, tmp_path / "r")
+    assert sorted(row["b"] for row in rows) == served and outcome["frames"] == 6
+
+    udo.env["UDO_NODE"] = str(cluster.node.home / "node.sock")
+    nothing = udo("record", "d", "--for", "100ms", "-o", tmp_path / "all", "--json").json
+    assert [(slot["slot"], slot["frames"]) for slot in nothing["slots"]] == [(0, 0), (1000, 0)]
+    one = udo("record", "d", "--for", "100ms", "--slot", "n1:1000", "-o", tmp_path / "one")
+    assert "slot 1000 on node n1" in one.err and "slot 0 on" not in one.err
+    with Recording(tmp_path / "one") as found:
+        assert [slot.name for slot in found.slots] == ["n1:1000"]
+    assert "no slot 7; it has n1:0, n1:1000" in udo("record", "d", "--for", "1s", "--slot", "7", "-o", tmp_path / "x", code=3).err
+    with pytest.raises(UsageError, match="expected the number of one"):
+        next(cluster.node.api.record("d", 1))
+
+
+@pytest.mark.parametrize("error", [Unavailable("the node is gone"), ZeroDivisionError("unexpected")])
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_one_slots_stream_raises_ends_the_recording_with_it(tmp_path: Path, error: Exception, begins: bool) -> None:
+    def parts(slot: int, error: Exception | None) -> Iterator[pb.RecordPart]:
+        if begins or error is None:
+            yield pb.RecordPart(header=pb.RecordHeader(deployment="d", node="n", slot=slot, manifest_json="{}", config_json="{}"))
+        if error is not None:
+            raise error
+        while True:  # the state at the start does not arrive
+            time.sleep(0.01)
+            yield pb.RecordPart(session=pb.RecordSession(session="q", record_json="{}"))
+
+    with pytest.raises(type(error), match=str(error)):
+        recorder.write(tmp_path / "r", "d", [parts(0, None), parts(1, error)], lambda _: None, lambda _: None, lambda: False)
+    assert list(tmp_path.iterdir()) == []
