@@ -61,7 +61,7 @@ def write(
     """
     try:
         with Writer(path) as file:
-            recording = _Recording([_Slot(parts, file) for parts in slots])
+            recording = _Recording([_Slot(place, parts, file) for place, parts in enumerate(slots)])
             try:
                 begun(recording.begin(stopped))
                 recording.wait(progress, stopped)
@@ -77,8 +77,8 @@ def write(
 class _Slot:
     """One slot's stream, and what has come of it. `header`: None until it has begun."""
 
-    def __init__(self, parts: Iterator[pb.RecordPart], file: Writer) -> None:
-        self.parts, self.file = parts, file
+    def __init__(self, place: int, parts: Iterator[pb.RecordPart], file: Writer) -> None:
+        self.place, self.parts, self.file = place, parts, file
         self.header: Json | None = None
         self.sink: _Sink | None = None
         self.error: BaseException | None = None
@@ -96,7 +96,7 @@ class _Slot:
 
     def _write(self, changed: Condition, stopping: Callable[[], bool]) -> None:
         header = _header(next(self.parts).header)  # raises the node's errors
-        writer = self.file.slot(header)
+        writer = self.file.slot(self.place, header)
         sink = self.sink = _Sink(writer)
         with changed:
             self.header = header

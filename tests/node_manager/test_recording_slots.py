@@ -56,6 +56,8 @@ def test_a_keyed_query_over_several_slots_replays_to_the_answers_that_were_serve
     recording.stop(emitted(cluster))
 
     assert [(slot.header["slot"], slot.made.sessions, slot.made.gaps) for slot in recording.made] == [(n, 1, []) for n in SLOTS]
+    with Recording(tmp_path / "r") as found:
+        assert [slot.name for slot in found.slots] == [f"n1:{n}" for n in SLOTS]
     outcome, rows = replayed(udo, operator, tmp_path / "r")
     assert [of_epoch(rows, epoch) for epoch in (2, 3)] == [sorted(answers) for answers in served]
     assert {row["__udo_slot"] for row in rows} == {f"n1:{n}" for n in SLOTS}

@@ -77,8 +77,8 @@ def command(
 
     With --image only operator.toml and the events are taken from DIRECTORY: the image runs as on a node with the Docker driver.
 
-    With --replay it runs on recorded frames, in their order and epochs and from the recorded state, in the foreground: `breakpoint()`
-    in the operator opens the debugger. It prints a summary; the exit code is 6 if the operator failed on a frame.
+    With --replay it runs on recorded frames, slot by slot, in their order and epochs and from the recorded state, in the foreground:
+    `breakpoint()` in the operator opens the debugger. It prints a summary; the exit code is 6 if the operator failed on a frame.
     """
     from udo_cli import events as samples
     from udo_cli.packing import build, replayed, tried

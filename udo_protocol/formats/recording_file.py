@@ -39,7 +39,6 @@ class Writer:
         # Stored, not compressed: Arrow data shrinks little at the speed at which frames come.
         self._zip = zipfile.ZipFile(self._new, "w", zipfile.ZIP_STORED, allowZip64=True)
         self._lock = Lock()
-        self._slots = 0
 
     def __enter__(self) -> Writer:
         return self
@@ -51,11 +50,10 @@ class Writer:
         finally:
             self._new.unlink(missing_ok=True)
 
-    def slot(self, header: Mapping[str, Any]) -> SlotWriter:
-        """Begin the recording of one slot, as `header` describes it."""
-        with self._lock:
-            folder, self._slots = f"slots/{self._slots}/", self._slots + 1
-        return SlotWriter(self.entry, folder, header)
+    def slot(self, place: int, header: Mapping[str, Any]) -> SlotWriter:
+        """Begin the recording of one slot, as `header` describes it. `place`: its place among the slots of the file, which are replayed in
+        this order."""
+        return SlotWriter(self.entry, f"slots/{place}/", header)
 
     def entry(self, name: str, data: bytes | Mapping[str, Any]) -> None:
         """Write an entry of the archive, a mapping as JSON. Any thread."""
@@ -143,7 +141,7 @@ class Recording:
             raise
 
     def _folders(self, version: int) -> list[str]:
-        """The slots' folders, in the order in which they were begun."""
+        """The slots' folders, in the order of their places."""
         if version == _FIRST_VERSION:
             return [""]
         found = {n.split("/")[1] for n in self._zip.namelist() if n.startswith("slots/")}
