@@ -19,6 +19,9 @@ from udo_protocol.errors import UdoError, Unavailable, UsageError
 node_option = click.option(
     "--node", "address", metavar="NODE", help="Node to ask: its name, or its socket on this host; UDO_NODE or the local one by default."
 )
+nodes_option = click.option(
+    "--node", "address", metavar="NODE", help="Ask only this node: its name, or its socket on this host; UDO_NODE by default, else all."
+)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

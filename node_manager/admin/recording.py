@@ -131,8 +131,8 @@ def _chosen(deployment: NodeDeployment, number: int | None) -> Slot:
     numbers, node = ", ".join(map(str, there)), deployment.slot.node.settings.node
     if number is None and len(there) > 1:
         raise UsageError(
-            f"deployment {deployment.name!r} has the slots {numbers} on node {node}; expected the number of one, since a recording is of "
-            f"one slot: --slot {next(iter(there))}. Which key groups each has: udo status"
+            f"deployment {deployment.name!r} has the slots {numbers} on node {node}; expected the number of one: each has a "
+            "log of its own, which is recorded by itself. Which key groups each has: udo status"
         )
     found = deployment.slot if number is None else there.get(number)
     if found is None:

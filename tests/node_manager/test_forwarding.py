@@ -57,8 +57,8 @@ def udo(cluster: Nodes, tmp_path: Path) -> Udo:
     env["HOME"] = str(tmp_path)
     there = cluster.daemons["b"].home / "node.sock"
 
-    def run(*words: object, code: int | None = None) -> Any:
-        words = (*words, *(["--json"] if code is None else []))
+    def run(*words: object, code: int | None = None, registry: str = cluster.registry.url) -> Any:
+        words, env["REGISTRY"] = (*words, *(["--json"] if code is None else [])), registry
         os.rename(there, away := there.with_name("away"))
         try:
             done = CliRunner().invoke(cli, [*map(str, words)], env={f"UDO_{name}": value for name, value in env.items()})
@@ -159,6 +159,9 @@ def test_the_slots_of_all_nodes_are_recorded_or_those_of_the_node_that_is_named(
     asking.result()
     assert [(slot["node"], slot["frames"], slot["sessions"] > 0) for slot in made["slots"]] == [("b", 1, True)]
     assert sorted((slot["node"], slot["frames"]) for slot in both["slots"]) == [("a", 1), ("b", 1)]
+    alone = udo("record", "count", "--for", "100ms", "-o", tmp_path / "alone", registry="https://127.0.0.1:1")
+    assert [slot["node"] for slot in alone["slots"]] == ["a"]
+    assert len(alone["nodes_not_asked"]) == 1 and "not asked: other nodes" in alone["nodes_not_asked"][0]
     assert "has no slot 7; it has b:0" in udo("record", "count", "--for", "1s", "-o", tmp_path / "s", "--node", "b", "--slot", "7", code=3)
 
 

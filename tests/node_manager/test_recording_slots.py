@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Shell
+from tests.conftest import bound, wait_until
 from tests.support.cluster import Cluster
 from tests.support.keyed_slots import COUNT, Oracle, counted, deploy, events
 from tests.support.recording import Recorder, replayed
@@ -114,12 +119,53 @@ def test_each_slot_is_replayed_in_a_process_of_its_own_and_the_command_records_t
         next(cluster.node.api.record("d", 1))
 
 
+def test_slots_that_come_during_a_recording_are_named(cluster: Cluster, udo: Shell, tmp_path: Path) -> None:
+    cluster.deploy(SEEN)
+    node, file = cluster.node.home / "node.sock", tmp_path / "r"
+    command = udo.command("record", "d", "--for", "1h", "-o", file, "--json", "--node", node)
+    cli = subprocess.Popen(command, env=udo.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert cli.stderr is not None
+    while "Ctrl-C ends it" not in cli.stderr.readline():
+        assert cli.poll() is None
+    cluster.client.scale("d", 2)
+    wait_until(lambda: len(cluster.node.api.status().slots) == 2, 30, "the second slot")
+    cli.send_signal(signal.SIGINT)
+    said = json.loads(cli.communicate(timeout=bound(30))[0])
+    assert [slot["slot"] for slot in said["slots"]] == [0] and said["slots_missed"] == ["n1:1000"]
+
+
+def begun(slot: int) -> pb.RecordPart:
+    return pb.RecordPart(header=pb.RecordHeader(deployment="d", node="n", slot=slot, manifest_json="{}", config_json="{}"))
+
+
+def test_a_slot_whose_node_goes_away_keeps_what_it_has_and_the_others_go_on(tmp_path: Path) -> None:
+    gone = threading.Event()
+
+    def lost() -> Iterator[pb.RecordPart]:
+        yield begun(0)
+        yield pb.RecordPart(frames=pb.RecordFrames(first_seq=7, frames=[b"one"]))
+        gone.set()
+        raise Unavailable("the node is gone")
+
+    def other() -> Iterator[pb.RecordPart]:
+        yield begun(1)
+        assert gone.wait(bound(20))
+        time.sleep(0.3)  # the recording has seen the other one's end by now
+        yield pb.RecordPart(frames=pb.RecordFrames(first_seq=3, frames=[b"two", b"three"]))
+        yield pb.RecordPart(end=pb.RecordEnd(reason="it is over"))
+
+    made = recorder.write(tmp_path / "r", "d", [lost(), other()], lambda _: None, lambda _: None, lambda: False)
+    assert [(slot.made.frames, slot.made.reason) for slot in made] == [(1, "the node is gone"), (2, "it is over")]
+    with Recording(tmp_path / "r") as found:
+        assert [list(slot.frames()) for slot in found.slots] == [[(7, b"one")], [(3, b"two"), (4, b"three")]]
+
+
 @pytest.mark.parametrize("error", [Unavailable("the node is gone"), ZeroDivisionError("unexpected")])
 @pytest.mark.parametrize("begins", [False, True])
 def test_what_one_slots_stream_raises_ends_the_recording_with_it(tmp_path: Path, error: Exception, begins: bool) -> None:
     def parts(slot: int, error: Exception | None) -> Iterator[pb.RecordPart]:
         if begins or error is None:
-            yield pb.RecordPart(header=pb.RecordHeader(deployment="d", node="n", slot=slot, manifest_json="{}", config_json="{}"))
+            yield begun(slot)
         if error is not None:
             raise error
         while True:  # the state at the start does not arrive

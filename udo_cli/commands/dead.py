@@ -43,7 +43,7 @@ def command(ctx: click.Context) -> None:
 @command.command("ls", examples="udo dead ls\nudo dead ls fraud --json\nudo dead ls fraud --unfinished")
 @click.argument("deployment", default="", shell_complete=completing.deployments)
 @click.option("--unfinished", is_flag=True, help="Instead, list dead letters of attempts that have not ended; they may still be removed.")
-@base.node_option
+@base.nodes_option
 @base.json_option
 def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) -> None:
     """List the dead letters of DEPLOYMENT, or of all, oldest first, on every node that can be asked from here, or on the one given.
@@ -74,7 +74,7 @@ def ls(deployment: str, unfinished: bool, address: str | None, as_json: bool) ->
 
 @command.command("show", examples="udo dead show 3f0c\nudo dead show 3f0c --json")
 @click.argument("id_", metavar="ID")
-@base.node_option
+@base.nodes_option
 @base.json_option
 def show(id_: str, address: str | None, as_json: bool) -> None:
     """Print one dead letter in full. With --json also the event as an Arrow IPC stream, in base64."""
@@ -99,7 +99,7 @@ def show(id_: str, address: str | None, as_json: bool) -> None:
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the answers to FILE: .parquet or .json."
 )
-@base.node_option
+@base.nodes_option
 @base.json_option
 def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path | None, address: str | None, as_json: bool) -> None:
     """Send dead letters to DEPLOYMENT again. Those that are answered are removed; those that fail again are kept, with the new reason.
@@ -161,7 +161,7 @@ def replay(deployment: str, ids: tuple[str, ...], everything: bool, file: Path |
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the deployment.")
 @click.option("--unfinished", is_flag=True, help="Instead, drop dead letters of attempts that have not ended.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@base.node_option
+@base.nodes_option
 @base.json_option
 def drop(deployment: str, ids: tuple[str, ...], everything: bool, unfinished: bool, yes: bool, address: str | None, as_json: bool) -> None:
     """Delete dead letters of DEPLOYMENT."""

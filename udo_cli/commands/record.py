@@ -46,7 +46,7 @@ class RecordOptions:
 @base.command("record", EXAMPLES)
 @click.argument("deployment", shell_complete=completing.deployments)
 @grouped(RecordOptions, "wish")
-@base.node_option
+@base.nodes_option
 @base.json_option
 def command(deployment: str, wish: RecordOptions, address: str | None, as_json: bool) -> None:
     """Record every frame that DEPLOYMENT answers during this time, in the order of each slot, and its state at the start.
@@ -97,12 +97,11 @@ def command(deployment: str, wish: RecordOptions, address: str | None, as_json: 
 
 def _document(file: Path, made: Sequence[RecordedSlot], missed: Sequence[str], silent: Sequence[str]) -> Json:
     first = made[0].header
-    total: Json = {n: sum(getattr(slot.made, n) for slot in made) for n in ("frames", "events", "bytes", "sessions")}
     slots = [{**{k: slot.header[k] for k in ("node", "slot", "operator", "version", "digest")}, **asdict(slot.made)} for slot in made]
     return {
         "file": str(file),
         **{k: first[k] for k in ("deployment", "operator", "version", "keyed")},
-        **total,
+        **_total([slot.made for slot in made]),
         "slots": slots,
         "slots_missed": list(missed),
         "nodes_not_asked": list(silent),
@@ -132,11 +131,16 @@ def _name(slot: RecordedSlot) -> str:
 def _told(slots: Sequence[Recorded]) -> str:
     from udo_cli.text import output
 
-    frames, events, size = (sum(getattr(made, n) for made in slots) for n in ("frames", "events", "bytes"))
-    sessions = max((made.sessions for made in slots), default=0)  # each slot has its part of a session
+    total = _total(slots)
     of = f" of {len(slots)} slots" if len(slots) > 1 else ""
-    state = f", state of {sessions} sessions" if sessions else ""
-    return f"{frames} frames{of}, {events} events, {output.size(size)}{state}"
+    state = f", state of {total['sessions']} sessions" if total["sessions"] else ""
+    return f"{total['frames']} frames{of}, {total['events']} events, {output.size(total['bytes'])}{state}"
+
+
+def _total(slots: Sequence[Recorded]) -> dict[str, int]:
+    """The contents of all slots. Each has its part of every session whose epochs have ended: a session counts once."""
+    sums = {name: sum(getattr(made, name) for made in slots) for name in ("frames", "events", "bytes")}
+    return {**sums, "sessions": max((made.sessions for made in slots), default=0)}
 
 
 def _progress() -> Callable[[list[Recorded]], None]:

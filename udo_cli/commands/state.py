@@ -46,7 +46,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("ls", examples="udo state ls\nudo state ls visits --json")
 @click.argument("deployment", default="", shell_complete=completing.deployments)
-@base.node_option
+@base.nodes_option
 @base.json_option
 def ls(deployment: str, address: str | None, as_json: bool) -> None:
     """List the sessions of DEPLOYMENT, or of all, on every node that can be asked from here, or on the one given.

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @base.command("usage", EXAMPLES)
 @click.argument("deployment", default="", shell_complete=completing.deployments)
-@click.option("--node", "address", metavar="NODE", help="Ask this node only, by name or socket; all that the registry knows by default.")
+@base.nodes_option
 @base.json_option
 def command(deployment: str, address: str | None, as_json: bool) -> None:
     """Show what DEPLOYMENT, or each, has used so far, also after it was undeployed. Figures are kept over restarts.

@@ -126,7 +126,7 @@ class Recording:
             raise UsageError(f"{path} is truncated or not a file of `udo record`: {e}") from None
         try:
             self._require_plain()
-            header = self._read_json(_HEADER)
+            header = _json(self._zip, path, _HEADER)
             if header.get("format") != FORMAT:
                 raise UsageError(f"{path} is not a file of `udo record`")
             if header["format_version"] not in (_FIRST_VERSION, FORMAT_VERSION):
@@ -162,9 +162,6 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._zip.close()
-
-    def _read_json(self, name: str) -> Json:
-        return _json(self._zip, self.path, name)
 
 
 class SlotRecording:
