@@ -16,8 +16,9 @@ from threading import Event, Lock
 import structlog
 
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.deployments.move_steps import LOOK_CEILING_US, LOOK_INCREMENT_US, in_force
+from node_manager.deployments.move_steps import in_force
 from node_manager.deployments.moves import Moves
+from node_manager.deployments.reading_ahead import LOOK_CEILING_US, LOOK_INCREMENT_US
 from node_manager.slots.loading import NodeParts
 from udo_protocol.errors import UdoError
 from udo_protocol.queue import access

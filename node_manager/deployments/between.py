@@ -10,25 +10,33 @@ Until the new map is in force producers use the old one; behind its cut the sour
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Condition
 from typing import Any, Protocol
 
+import structlog
+
 from node_manager.deployments.across import Across
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.deployments.move_steps import Interrupted, Progress, cut_and_wait
+from node_manager.deployments.move_steps import CPAL, Progress, cut_and_wait
+from node_manager.deployments.reading_ahead import Interrupted, checkpoint_before_cut
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.route import Route
 from udo_protocol.state import carrying, moving, rewinding
-from udo_protocol.state.carrying import Carried
+from udo_protocol.state.carrying import Carried, SentAhead
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
-from udo_protocol.state.placement import Placement
+from udo_protocol.state.placement import PendingMove, Placement
+
+# Looks before the source's checkpoint. The first one takes long if the state is large; the second brings the changes since.
+_LOOKS = 2
+_log = structlog.get_logger()
 
 
 class PlacementMoves(Protocol):
@@ -43,14 +51,34 @@ class PlacementMoves(Protocol):
         """Do a step of a move; return the placement after it."""
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A slot that can take groups. place: among those of its node; reads_ahead: whether that node knows `Taker.ahead`."""
+
+    place: int
+    reads_ahead: bool
+
+
+@dataclass(frozen=True)
+class Coming:
+    """Key groups that are going to move by that version of the map, and the name of the copy that is made of them ahead."""
+
+    version: int
+    groups: Sequence[int]
+    copy: str
+
+
 class Taker(Protocol):
     """The node that the groups move to: taking.Takes of this node, or another node over its port."""
 
-    def ready(self, name: str, slot: int) -> int:
-        """Return the slot's place among those of its node. Conflict if it cannot take groups now."""
+    def ready(self, name: str, slot: int) -> Ready:
+        """Conflict if the slot cannot take groups now."""
 
-    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
-        """Bring the groups that were handed over into the slot, once."""
+    def ahead(self, name: str, slot: int, coming: Coming, carried: Iterator[Carried]) -> None:
+        """Write what groups have that are going to come to the slot; return when its owner has read it."""
+
+    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried], copy: str = "") -> None:
+        """Bring the groups that were handed over into the slot, once. `copy`: what was brought ahead, and is not in `carried`."""
 
     def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any]) -> None:
         """Let the slot adopt them; return when they are durably its own."""
@@ -86,13 +114,14 @@ class MoveBetween:
         for slot in self._deployment.own:
             rewinding.forget(state, queue, slot.keys)  # a rollback would undo the move
         try:
-            ordinal = taker.ready(name, intent.to)
+            ready = taker.ready(name, intent.to)
         except NotFound:
             pending = self._look().moving
             if intent.cut or pending is not None and pending.node == node:
                 raise
             return  # nothing has begun, and the slot is gone
         yield "ready"
+        sent: SentAhead | None = None
         while True:
             placed = self._look()
             pending = placed.moving
@@ -100,7 +129,7 @@ class MoveBetween:
                 intent = self._noted(state, intent, 0)
                 yield "noted done"
                 continue
-            to, now = _place(placed, intent.node, ordinal), placed.map(self._groups)
+            to, now = _place(placed, intent.node, ready.place), placed.map(self._groups)
             left = [g for g in intent.groups if placed.nodes[now.groups[g]] == node and now.groups[g] != to]
             with self._changed:
                 progress.moved, progress.trouble = progress.total - len(left), ""
@@ -114,27 +143,59 @@ class MoveBetween:
                     pending = self._learn(begun).moving
                     yield "begun"
                 assert pending is not None
+                if intent.strategy == CPAL and ready.reads_ahead:
+                    sent = self._sent_ahead(state, queue, intent, self._source(placed, pending.source), pending)
+                    yield "read ahead"
                 intent = self._noted(state, intent, pending.version)
                 yield "noted"
             assert pending is not None
-            source, version, cut_s = self._source(placed, pending.source), pending.version, time.monotonic()
+            source, version, cut_s, ms = self._source(placed, pending.source), pending.version, time.monotonic(), dict[str, float]()
             if placed.version < version:
                 new = now.moved(pending.groups, pending.source, pending.to)
                 handed = partial(moving.is_handed_over, state, source.keys, version)
                 cut_and_wait(queue, source.keys, table(placed, new, pending.source), pending.groups, handed, self._gone)
+                ms["handed_over_ms"] = _since(cut_s)
                 yield "handed over"
             if moving.is_handed_over(state, source.keys, version):
-                taker.take(name, intent.to, version, carrying.handed_over(state, source.keys, version))
+                carried = carrying.handed_over(state, source.keys, version, sent)
+                taker.take(name, intent.to, version, carried, sent.copy if sent else "")
+                sent, ms["taken_ms"] = None, _since(cut_s)
                 yield "taken"
             placed = self._learn(self._registry.move_groups(name, "in force", node=node, version=version))
+            ms["in_force_ms"] = _since(cut_s)
             yield "in force"
             taker.adopt(name, intent.to, version, placed.document())
             self._waited(time.monotonic() - cut_s)
+            ms["adopted_ms"] = _since(cut_s)
+            _log.info("key groups moved to another node", deployment=name, node=intent.node, slot=intent.to, version=version, **ms)
             yield "adopted"
             carrying.forget(state, source.keys, version)
             yield "forgotten"
             self._learn(self._registry.move_groups(name, "done", node=node, version=version))
             yield "done"
+
+    def _sent_ahead(self, state: Connection, queue: Connection, intent: Intent, source: Slot, pending: PendingMove) -> SentAhead:
+        """Let the other slot's owner read the groups while they are served here. An error leaves them here; the move begins again."""
+        sent, began = SentAhead(secrets.token_hex(8)), time.monotonic()
+        coming, taker = Coming(pending.version, pending.groups, sent.copy), self._taker(intent.node)
+
+        def look() -> None:
+            carried = carrying.ahead(state, source.keys, pending.groups, sent)
+            taker.ahead(self._deployment.name, intent.to, coming, self._unless_gone(carried))
+
+        for _ in range(_LOOKS):
+            look()
+        checkpoint_before_cut(queue, source.keys, pending.version, self._gone)
+        look()
+        s = round(time.monotonic() - began, 1)
+        _log.info("key groups read ahead on another node", deployment=self._deployment.name, node=intent.node, version=pending.version, s=s)
+        return sent
+
+    def _unless_gone(self, carried: Iterator[Carried]) -> Iterator[Carried]:
+        for part in carried:
+            if self._gone():
+                raise Interrupted
+            yield part
 
     def _look(self) -> Placement:
         found = self._registry.deployment(self._deployment.name)["placement"]
@@ -154,6 +215,11 @@ class MoveBetween:
 
     def _source(self, placed: Placement, place: int) -> Slot:
         return self._deployment.own[placed.ordinal(place)]
+
+
+def _since(cut_s: float) -> float:
+    """Milliseconds since that time, for the log."""
+    return round((time.monotonic() - cut_s) * 1000, 1)
 
 
 def _place(placed: Placement, node: str, ordinal: int) -> int:

@@ -5,7 +5,6 @@ Between the cut in the source and the cut in the other slot the groups' events w
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,16 @@ from threading import Condition, Event
 import structlog
 
 from node_manager.deployments.deployments import NodeDeployment
-from node_manager.slots.loading import LOAD_STATE_S, NodeParts
+from node_manager.deployments.reading_ahead import (
+    AHEAD_S,
+    LAST_LOOK_S,
+    LOOK_INCREMENT_US,
+    Interrupted,
+    OwnerReads,
+    checkpoint_before_cut,
+)
+from node_manager.slots.loading import NodeParts
 from udo_protocol.queue import access, route
-from udo_protocol.queue import slot as log
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
@@ -29,16 +35,10 @@ from udo_protocol.state.moving import Intent
 # The paper's names for its protocols (docs/design/moves.md): the other slot reads the groups ahead, or once they are handed over to it.
 CPAL, DIRECT = "cpal", "direct"
 STRATEGIES = (CPAL, DIRECT)
-# Waits in proportion to the size of the state: look after 0.5, 1, 1.5 ... 20 ms.
-LOOK_INCREMENT_US, LOOK_CEILING_US = 500, 20_000
 # A step takes a checkpoint of the slot's owner, a few milliseconds, while events wait.
 _STEP_CEILING_US = 1_500
 # Events that wait are answered before the adopting slot is asked for a checkpoint: producers look after 20 ms at the latest.
 _ANSWERED_S = 0.03
-# Bound on the last look ahead; then the groups move all the same.
-_LAST_LOOK_S = 1.0
-# Reading ahead takes as long as loading an update's state; then the groups move all the same, and the rest is read at the end.
-_AHEAD_S = LOAD_STATE_S
 _log = structlog.get_logger()
 _Done = Callable[[], bool]
 
@@ -51,10 +51,6 @@ class Progress:
     total: int
     done: bool = False
     trouble: str = ""  # why it makes no progress
-
-
-class Interrupted(Exception):
-    """The manager stops, or the deployment is gone."""
 
 
 class MoveSteps:
@@ -100,40 +96,14 @@ class MoveSteps:
             self._done("delivered_ms")
 
     def _read_ahead(self, state: Connection, queue: Connection, version: int, groups: Sequence[int], source: int, to: int) -> None:
-        """Let the other slot's owner read the groups ahead; a new owner begins again."""
+        """Let the other slot's owner read the groups ahead."""
         keys_of, slot = self._keys_of, next(slot for slot in self._deployment.own if slot.number == to)
-        told = ""
-
-        def prepared() -> bool:
-            nonlocal told
-            owner = slot.view().owner
-            if owner is not None and owner.name != told:
-                self._allow(owner.name, access.adopting(keys_of(to), keys_of(source)))
-                moving.prepare(queue, keys_of(to), version, groups, source)
-                told = owner.name
-            return moving.is_prepared(state, keys_of(to), version)
-
-        if self._within(_AHEAD_S, prepared):
-            at = moving.prepare_source(queue, keys_of(source), version)
-            self._within(_LAST_LOOK_S, lambda: log.slot_stats(queue, keys_of(source)).base > at)
-            moving.not_prepared(state, keys_of(to), version)
-            moving.prepare(queue, keys_of(to), version, groups, source)
-            self._within(_LAST_LOOK_S, prepared)
-        self._allow(told, access.state(keys_of(to)))
-
-    def _within(self, seconds: float, done: _Done) -> bool:
-        """Wait until `done`; return whether that was within `seconds`."""
-        backoff, deadline = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US), time.monotonic() + seconds
-        while not (over := done()) and time.monotonic() < deadline:
-            if self._gone():
-                raise Interrupted
-            backoff.pause()
-        return over
-
-    def _allow(self, instance: str, rules: Sequence[str]) -> None:
-        """Give an instance these rights on the state server, if it is still there."""
-        with contextlib.suppress(LookupError):
-            self._node.servers.widen("state", instance, rules)
+        rules, ask = access.adopting(slot.keys, keys_of(source)), partial(moving.prepare, queue, slot.keys, version, groups, source)
+        reads = OwnerReads(self._node, slot, version, rules, ask)
+        if reads.within(state, AHEAD_S, self._gone):
+            checkpoint_before_cut(queue, keys_of(source), version, self._gone)
+            reads.again(state, LAST_LOOK_S, self._gone)
+        reads.end()
 
     def _await(self, queue: Connection, new: SlotGroups, number: int, groups: Sequence[int] | None, done: _Done) -> None:
         """Make the cut in a slot, and wait until its owner has done its part."""

@@ -21,16 +21,14 @@ from node_manager.deployments.between import MoveBetween, PlacementMoves, Taker
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import (
     DIRECT,
-    LOOK_CEILING_US,
-    LOOK_INCREMENT_US,
     STRATEGIES,
-    Interrupted,
     MoveSteps,
     Progress,
     in_force,
     restore_routes,
     source_of,
 )
+from node_manager.deployments.reading_ahead import LOOK_CEILING_US, LOOK_INCREMENT_US, Interrupted
 from node_manager.deployments.taking import RemoteTaker, Takes
 from node_manager.slots.loading import NodeParts
 from udo_protocol import supervised
@@ -175,7 +173,7 @@ class Moves:
             placed.require_no_replicas(name, "its key groups cannot be moved")
         self._require(deployment, wanted, to, strategy, (node or self._across.node) if over else node)
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
-            intent = Intent(tuple(wanted), to, DIRECT if over else strategy, node=(node or self._across.node) if over else "")
+            intent = Intent(tuple(wanted), to, strategy, node=(node or self._across.node) if over else "")
             noted = moving.noted(state, deployment.slot.keys)
             if noted is not None and replace(noted, cut=0) != intent:
                 raise Conflict(f"key groups of deployment {name!r} are being moved to slot {noted.to}: try again when that is done")

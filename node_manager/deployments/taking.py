@@ -15,15 +15,18 @@ from typing import Any
 import structlog
 
 from node_manager.deployments.across import Across
-from node_manager.deployments.between import table
+from node_manager.deployments.between import Coming, Ready, table
 from node_manager.deployments.deployments import Deployments, NodeDeployment
 from node_manager.deployments.move_steps import cut_and_wait
+from node_manager.deployments.reading_ahead import AHEAD_S, OwnerReads
 from node_manager.slots.loading import NodeParts
 from node_manager.slots.slot import Slot
 from udo_protocol.errors import Conflict, NotFound, ProtocolError, Unavailable, UsageError
 from udo_protocol.node.api import NodeClient
-from udo_protocol.queue import route
+from udo_protocol.proto import node_manager_pb2 as pb
+from udo_protocol.queue import access, route
 from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.slot import READS_COPIES
 from udo_protocol.state import carrying, moving, rewinding
 from udo_protocol.state.carrying import Carried
 from udo_protocol.state.placement import Placement
@@ -49,8 +52,8 @@ class Takes:
         self._lock = Lock()
         self._routes = Lock()  # held in steps that depend on the map by which slots take frames
 
-    def ready(self, name: str, slot: int) -> int:
-        """Return the slot's place among those of this node. Conflict if it cannot take groups now."""
+    def ready(self, name: str, slot: int) -> Ready:
+        """Conflict if the slot cannot take groups now."""
         deployment, own = self._find(name, slot)
         if any(s.updating for s in deployment.own):
             raise Conflict(f"the version of deployment {name!r} is being changed: move key groups when that is done")
@@ -58,17 +61,40 @@ class Takes:
         with self._servers() as (state, queue):
             for mine in deployment.own:
                 rewinding.forget(state, queue, mine.keys)  # a rollback would undo the move
-        return deployment.own.index(own)
+        return Ready(deployment.own.index(own), reads_ahead=True)
 
-    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
-        """Bring the groups that were handed over into the slot, once.
+    def ahead(self, name: str, slot: int, coming: Coming, carried: Iterator[Carried], asked: Callable[[], bool] = lambda: True) -> None:
+        """Write what groups have that are going to come to the slot, and let its owner read it; return when it has, or after AHEAD_S.
+        Unavailable if the node stops, or it is not `asked` any more."""
+        deployment, own = self._find(name, slot)
+
+        def gone() -> bool:
+            if self._stopping() or self._deployments.get(name) is not deployment or not asked():
+                raise Unavailable(f"node {self._across.node} stops, or its slot of deployment {name!r} is not to get key groups any more")
+            return False
+
+        with self._servers() as (state, queue):
+            carrying.bring_ahead(state, own.keys, coming.copy, carried)
+            owner = own.view().owner
+            if owner is not None and READS_COPIES not in owner.assigned.abilities:  # started by an earlier release: reads it at the end
+                return
+            moving.not_prepared(state, own.keys, coming.version)
+            ask = partial(moving.prepare, queue, own.keys, coming.version, coming.groups, 0, coming.copy)
+            reads = OwnerReads(self._node, own, coming.version, access.adopting_copy(own.keys, coming.copy), ask)
+            try:
+                reads.within(state, AHEAD_S, gone)
+            finally:
+                reads.end()
+
+    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried], copy: str = "") -> None:
+        """Bring the groups that were handed over into the slot, once. `copy`: what was brought ahead, and is not in `carried`.
 
         They are left out if the slot already takes frames by that map but has no record of the groups: it had them, and this node has lost
         its disk since. Its present state of these groups is from a store, and may be newer.
         """
         _, own = self._find(name, slot)
         with self._servers() as (state, queue):
-            copy = carrying.copied(state, own.keys, version, secrets.token_hex(8), carried)
+            copy = carrying.copied(state, own.keys, version, copy or secrets.token_hex(8), carried)
             with self._routes:
                 if copy and route.version(queue, own.keys) >= version:
                     carrying.leave_out(state, own.keys, version)
@@ -156,13 +182,19 @@ class RemoteTaker:
     def __init__(self, node: NodeClient) -> None:
         self._node = node
 
-    def ready(self, name: str, slot: int) -> int:
+    def ready(self, name: str, slot: int) -> Ready:
         """As Takes.ready."""
-        return self._node.ready_to_take(name, slot)
+        reply = self._node.ready_to_take(name, slot)
+        return Ready(reply.place, reply.reads_ahead)
 
-    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried]) -> None:
+    def ahead(self, name: str, slot: int, coming: Coming, carried: Iterator[Carried]) -> None:
+        """As Takes.ahead."""
+        header = pb.GroupsPart(deployment=name, slot=slot, version=coming.version, copy=coming.copy, groups=coming.groups)
+        self._node.read_groups_ahead(header, carried)
+
+    def take(self, name: str, slot: int, version: int, carried: Iterator[Carried], copy: str = "") -> None:
         """As Takes.take."""
-        self._node.take_groups(name, slot, version, carried)
+        self._node.take_groups(pb.GroupsPart(deployment=name, slot=slot, version=version, copy=copy), carried)
 
     def adopt(self, name: str, slot: int, version: int, placement: Mapping[str, Any]) -> None:
         """As Takes.adopt."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from node_manager.deployments.move_steps import DIRECT
+from node_manager.deployments.move_steps import CPAL
 from node_manager.manager import Manager
 from node_manager.rpc import move_service
 from udo_protocol.errors import UdoError, Unavailable
@@ -54,7 +54,7 @@ class GrantedMoves:
         for place, groups in step["moves"]:
             to = move_service.places(m, pb.PlacesRequest(deployment=name)).slots[place]
             m.moves.taker(to.node).ready(name, to.slot)  # else the move would be noted, and wait for a node that may never come
-            for _ in m.moves.move(name, groups, to.slot, DIRECT, _MOVE_WAIT_S, to.node):
+            for _ in m.moves.move(name, groups, to.slot, CPAL, _MOVE_WAIT_S, to.node):
                 pass
         if step["runs_to"]:
             move_service.hand_over_runs(m, pb.HandOverRunsRequest(deployment=name, from_node=node, to_node=step["runs_to"]))

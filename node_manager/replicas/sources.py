@@ -20,7 +20,7 @@ from udo_protocol.errors import Conflict
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import replica_copies, replication
-from udo_protocol.state.carrying import Carried
+from udo_protocol.state.carrying import Dumped
 from udo_protocol.state.placement import Placement
 from udo_protocol.state.replication import LoggedWrites, ReplicaName, Replicas
 
@@ -70,11 +70,11 @@ class Sources:
                 replication.require(state, slot.keys, replica.node)
             return Followed(slot.keys, False, replication.entries(state, slot.keys, after, wait_ms))
 
-    def copy(self, replica: ReplicaName) -> tuple[SlotKeys, Iterator[Carried]]:
+    def copy(self, replica: ReplicaName) -> tuple[SlotKeys, Iterator[Dumped]]:
         """Return the keys of the slot, and its state."""
         slot = self._of(replica)
 
-        def carried() -> Iterator[Carried]:
+        def carried() -> Iterator[Dumped]:
             with self._state() as state:
                 with self._lock:
                     self._require_named(state, slot, replica)

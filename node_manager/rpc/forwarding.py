@@ -24,7 +24,7 @@ FOR_ALL = {"OpenLane", "Check", "Watch"}  # the last two are gRPC's health servi
 PASSED_ON = {"Status", "Stats", "Signals", "Decisions", "Usage", "Logs", "StateList", "StateExport", "StateDrop", "Record"}
 PASSED_ON |= {"DeadList", "DeadDrop", "DeadReplay", "DeadAmend"}
 # For moves of key groups between nodes (node_manager/deployments/taking.py), and for draining a node.
-STEPS = {"MoveGroups", "ReadyToTake", "TakeGroups", "AdoptGroups", "Places", "HandOverRuns", "TakeRuns"}
+STEPS = {"MoveGroups", "ReadyToTake", "ReadGroupsAhead", "TakeGroups", "AdoptGroups", "Places", "HandOverRuns", "TakeRuns"}
 # For imports over nodes (node_manager/rpc/state_across.py).
 STEPS |= {"StateImport"}
 # For diffs over nodes (node_manager/rpc/diff_across.py).

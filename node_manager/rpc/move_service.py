@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from node_manager.deployments.between import sources
+from node_manager.deployments.between import Coming, sources
+from node_manager.deployments.move_steps import CPAL
 from node_manager.manager import Manager
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, NotFound, Unavailable, UsageError
@@ -22,6 +23,16 @@ from udo_protocol.state.placement import Placement
 _LOOKS = 3
 
 
+def moved(m: Manager, request: pb.MoveGroupsRequest) -> Iterator[pb.MoveEvent]:
+    """Move key groups to a slot: on this node, or over the nodes of the deployment."""
+    r, started = request, time.monotonic()
+    if (placed := m.across.find(r.deployment)) and not r.here:
+        yield from over_nodes(m, r, placed)
+        return
+    for now in m.moves.move(r.deployment, r.groups, r.to_slot, r.strategy or CPAL, r.wait_ms / 1000, r.to_node):
+        yield _event(now.moved, now.total, started, done=now.done)
+
+
 def over_nodes(m: Manager, request: pb.MoveGroupsRequest, placed: Placement) -> Iterator[pb.MoveEvent]:
     """Let each node that has some of these groups move them, one node after the other. If the call is cut off, the nodes that were not
     asked yet move nothing; the same call again goes on."""
@@ -30,8 +41,6 @@ def over_nodes(m: Manager, request: pb.MoveGroupsRequest, placed: Placement) -> 
         raise NotFound(f"deployment {name!r} has its slots on {', '.join(dict.fromkeys(placed.nodes))}, got node {target!r}")
     if not placed.keyed:
         raise UsageError(f"deployment {name!r} keeps no state, so it has no key groups to move")
-    if request.strategy == "cpal":
-        raise UsageError("between nodes expected the strategy direct, got cpal: the other slot cannot read the groups' state ahead there")
     wanted, total = sorted(set(request.groups)), len(set(request.groups))
     here, most = m.settings.node, _key_groups(m, name)
     if not wanted or wanted[-1] >= most:
@@ -41,13 +50,13 @@ def over_nodes(m: Manager, request: pb.MoveGroupsRequest, placed: Placement) -> 
         """Yield how many groups of that node are moved."""
         if node == here:
             wait_s = asked.wait_ms / 1000
-            for now in m.moves.move(name, asked.groups, asked.to_slot, "direct", wait_s, target):
+            for now in m.moves.move(name, asked.groups, asked.to_slot, asked.strategy or CPAL, wait_s, target):
                 yield now.moved
         else:
             for event in m.across.connect(node).forward_move(asked):
                 yield event.moved
 
-    ordinal = m.moves.taker(target).ready(name, request.to_slot)
+    ordinal = m.moves.taker(target).ready(name, request.to_slot).place
     for _ in range(_LOOKS):
         placed = _newest(m, name)
         found = sources(placed, wanted, placed.of(target)[ordinal], most)
@@ -80,22 +89,35 @@ def _key_groups(m: Manager, name: str) -> int:
     return int(m.catalogue.deployment(name)["limits"].get("key_groups", KEY_GROUPS))
 
 
+def read_ahead(m: Manager, parts: Iterator[pb.GroupsPart], asked: Callable[[], bool]) -> pb.ReadGroupsAheadReply:
+    """Let a slot of this node read groups of another node's slot that are going to move to it, as long as that is `asked`."""
+    header = _header(parts)
+    coming = Coming(header.version, list(header.groups), header.copy)
+    m.moves.takes.ahead(header.deployment, header.slot, coming, _carried(parts), asked)
+    return pb.ReadGroupsAheadReply()
+
+
 def taken(m: Manager, parts: Iterator[pb.GroupsPart]) -> pb.TakeGroupsReply:
     """Bring the groups that another node's slot has handed over into a slot of this node."""
+    header = _header(parts)
+    m.moves.takes.take(header.deployment, header.slot, header.version, _carried(parts), header.copy)
+    return pb.TakeGroupsReply()
+
+
+def _header(parts: Iterator[pb.GroupsPart]) -> pb.GroupsPart:
     header = next(parts, None)
     if header is None:
         raise UsageError("expected a header, then keys with their values; got nothing")
+    return header
 
-    def carried() -> Iterator[Carried]:
-        whole = bytearray()
-        for part in parts:
-            whole += part.value
-            if not part.more:
-                yield part.key, bytes(whole)
-                whole.clear()
 
-    m.moves.takes.take(header.deployment, header.slot, header.version, carried())
-    return pb.TakeGroupsReply()
+def _carried(parts: Iterator[pb.GroupsPart]) -> Iterator[Carried]:
+    whole = bytearray()
+    for part in parts:
+        whole += part.value
+        if not part.more:
+            yield Carried(part.key, bytes(whole), list(part.sizes), part.field if part.HasField("field") else None)
+            whole.clear()
 
 
 def places(m: Manager, request: pb.PlacesRequest) -> pb.PlacesReply:

@@ -18,7 +18,6 @@ from node_manager.admin.dead_letters import DeadLetters
 from node_manager.admin.state import States
 from node_manager.config import DeploymentConfig, InstanceConfig
 from node_manager.deployments.lanes import Lane, QueryRun, require_groups
-from node_manager.deployments.move_steps import CPAL
 from node_manager.homes import SessionRequest
 from node_manager.manager import Manager
 from node_manager.rpc import control_service, dead_service, move_service, record_service, replica_service, state_service
@@ -185,16 +184,16 @@ class NodeService(rpc.NodeManagerServicer):
 
     @stream
     def MoveGroups(self, request: pb.MoveGroupsRequest, context: grpc.ServicerContext) -> Iterator[pb.MoveEvent]:
-        started, wait_s, r = time.monotonic(), request.wait_ms / 1000, request
-        if (placed := self._manager.across.find(r.deployment)) and not r.here:
-            yield from move_service.over_nodes(self._manager, request, placed)
-            return
-        for now in self._manager.moves.move(r.deployment, r.groups, r.to_slot, r.strategy or CPAL, wait_s, r.to_node):
-            yield pb.MoveEvent(moved=now.moved, total=now.total, done=now.done, at_ms=(time.monotonic() - started) * 1000)
+        return move_service.moved(self._manager, request)
 
     @unary
     def ReadyToTake(self, request: pb.ReadyToTakeRequest, context: grpc.ServicerContext) -> pb.ReadyToTakeReply:
-        return pb.ReadyToTakeReply(place=self._manager.moves.takes.ready(request.deployment, request.slot))
+        found = self._manager.moves.takes.ready(request.deployment, request.slot)
+        return pb.ReadyToTakeReply(place=found.place, reads_ahead=found.reads_ahead)
+
+    @unary
+    def ReadGroupsAhead(self, request: Iterator[pb.GroupsPart], context: grpc.ServicerContext) -> pb.ReadGroupsAheadReply:
+        return move_service.read_ahead(self._manager, request, context.is_active)
 
     @unary
     def TakeGroups(self, request: Iterator[pb.GroupsPart], context: grpc.ServicerContext) -> pb.TakeGroupsReply:

@@ -113,6 +113,7 @@ class ApplicationManagers:
         self._running: dict[str, _Running] = {}
         self._lock = Lock()
         self._leads = not store.shared
+        self._wanted: tuple[int, dict[str, ApplicationWish]] = (-1, {})  # the applications that are not off, as of that generation
         self._steps = Steps(store)
 
     def take(self, node: str, said: ToldBody) -> dict[str, Any]:
@@ -189,10 +190,10 @@ class ApplicationManagers:
                 self._told, self._grants, self._running = {}, {}, {}
             self._steps.forget()
             return
-        with self._store.read() as session:
-            wanted = {name: wish for name, wish in applications.wishes(session).items() if wish.mode != OFF}
-            live = self._presence(session).live
-        now = self._clock()
+        if (generation := self._store.generation) != self._wanted[0]:
+            with self._store.read() as session:
+                self._wanted = generation, {name: wish for name, wish in applications.wishes(session).items() if wish.mode != OFF}
+        wanted, now = self._wanted[1], self._clock()
         self._steps.look(wanted, now)
         with self._lock:
             self._running = {name: r for name, r in self._running.items() if name in wanted}
@@ -202,7 +203,7 @@ class ApplicationManagers:
             if running is None or running.manager.header != _header(name, wish):
                 self._begin(name, wish, now)
             elif now >= running.due_s:
-                self._decide(name, wish, running, live, now)
+                self._decide(name, wish, running, now)
 
     def _begin(self, name: str, wish: ApplicationWish, now: float) -> None:
         """Continue its journal, or begin a segment; the first decision comes an interval later, when nodes have reported."""
@@ -215,7 +216,9 @@ class ApplicationManagers:
             if former is not None:
                 self._running[name].down_s, self._running[name].judged = former.down_s, former.judged
 
-    def _decide(self, name: str, wish: ApplicationWish, running: _Running, live: list[str], now: float) -> None:
+    def _decide(self, name: str, wish: ApplicationWish, running: _Running, now: float) -> None:
+        with self._store.read() as session:
+            live = self._presence(session).live
         with self._lock:
             told = {node: said for node, (_, said) in self._told.items() if node in live}
         at_s = round(max(now, running.last.sample.at_s if running.last else now), 3)  # the clock may have been set back

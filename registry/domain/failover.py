@@ -53,6 +53,11 @@ def in_step(session: Session, deployment: Deployment, wish: InStepBody) -> dict[
     return now.document()
 
 
+def has_replicas(session: Session) -> bool:
+    """Whether some deployment has replicas."""
+    return any((placement or {}).get("replication") for placement in session.scalars(select(Deployment.placement)))
+
+
 def due(session: Session, nodes: Nodes) -> bool:
     """Whether a change is due."""
     return any(_next(session, deployment, now, nodes)[1] for deployment, now in _replicated(session))

@@ -1,4 +1,4 @@
-"""The last updates of a deployment, in short."""
+"""The last updates of a deployment, in short, and whether any is under way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from sqlalchemy.orm import Session
 
 from registry.domain.audit import iso
 from registry.store.models import Update
+from udo_protocol.lifecycle import UPDATE_OPEN
+
+
+def are_open(session: Session) -> bool:
+    """Whether an update of some deployment is under way."""
+    return session.scalar(select(Update.id).where(Update.state.in_(UPDATE_OPEN)).limit(1)) is not None
 
 
 def updates(session: Session, deployment: str, limit: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from flask import Response, request
 
-from registry.domain import deployments, failover, group_maps, nodes, updates
+from registry.domain import deployments, failover, group_maps, history, nodes, updates
 from registry.http.web import Services, services
 from registry.store import postgresql
 from udo_protocol import supervised
@@ -58,12 +58,41 @@ def _events(s: Services, update_id: str, after: int) -> Iterator[str]:
             said = time.monotonic()
 
 
-def _step_replicas(s: Services) -> None:
-    with s.store.read() as session:
-        if not failover.due(session, s.suspected(session)):
+class _Tasks:
+    """What a registry without replicas and open updates need not look for, until the wanted state changes."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._no_replicas, self._no_updates = -1, -1  # the generations as of which there was none
+
+    def step_replicas(self) -> None:
+        """Carry out what is due for deployments with replicas."""
+        s, generation = self._services, self._services.store.generation
+        if generation == self._no_replicas:
             return
-    with s.store.write(durable=True) as session:  # a forgotten version could be given out twice
-        failover.step(session, s.clock(), s.suspected(session))
+        with s.store.read() as session:
+            if not failover.has_replicas(session):
+                self._no_replicas = generation
+                return
+            if not failover.due(session, s.suspected(session)):
+                return
+        with s.store.write(durable=True) as session:  # a forgotten version could be given out twice
+            failover.step(session, s.clock(), s.suspected(session))
+
+    def end_updates(self) -> None:
+        """End overdue updates, and let the others continue without vanished nodes."""
+        s, generation = self._services, self._services.store.generation
+        if generation == self._no_updates:
+            return
+        with s.store.read() as session:
+            if not history.are_open(session):
+                self._no_updates = generation
+                return
+            if not updates.overdue(session, s.presumed(session).live, s.clock()):
+                return
+        with s.store.write() as session:
+            updates.drop_dead(session, s.presumed(session).live, s.clock())
+            updates.expire(session, s.clock())
 
 
 def keep_time(s: Services) -> None:
@@ -71,7 +100,7 @@ def keep_time(s: Services) -> None:
 
     Each of several processes does this; the rules are applied by one writer at a time, to what the others have left.
     """
-    ticked, judges_from = time.monotonic(), 0.0
+    tasks, ticked, judges_from = _Tasks(s), time.monotonic(), 0.0
     begun, decides_from = ticked, 0.0
     for tick in itertools.count():
         if s.hub.stopping.wait(TICK_S):
@@ -85,7 +114,7 @@ def keep_time(s: Services) -> None:
             if ticked - before > s.config.suspect_s / 2 or ticked < begun + RETRIED_S:
                 decides_from = ticked + s.config.suspect_s  # it may have heard from no node because it stood still, or was away
             if ticked >= decides_from:
-                _step_replicas(s)
+                tasks.step_replicas()
             if tick % PRUNE_TICKS == 0:
                 with s.store.write() as session:
                     updates.prune(session)
@@ -93,12 +122,7 @@ def keep_time(s: Services) -> None:
                     group_maps.forget(session, s.clock() - s.config.node_kept_s)
                     deployments.forget_epochs(session, s.clock() - s.config.node_kept_s)
                 s.collect(s.config.unused_kept_s)
-            with s.store.read() as session:
-                if not updates.overdue(session, s.presumed(session).live, s.clock()):
-                    continue
-            with s.store.write() as session:
-                updates.drop_dead(session, s.presumed(session).live, s.clock())
-                updates.expire(session, s.clock())
+            tasks.end_updates()
         except Exception as e:
             if postgresql.is_away(e):
                 log.warning("the database is away, no deadline is kept until it is back: %s", type(e).__name__)

@@ -91,6 +91,11 @@ class Store:
         """Whether this process does the work that only one may do. For one thread."""
         return self._lead is None or self._lead.held()
 
+    @property
+    def generation(self) -> int:
+        """The last known generation of the wanted state. What is read after asking for it is of this generation, or newer."""
+        return self._hub.generation
+
     def close(self) -> None:
         """Close all connections."""
         if self._lead is not None:

@@ -348,6 +348,19 @@ MUTATIONS = {
         "if False:",
         "node_manager/test_spread_store.py::test_groups_that_are_brought_once_more_to_a_node_without_its_former_disk_replace_nothing_newer",
     ),
+    "copy-completed-twice": Mutation(
+        "udo_protocol/state/carrying.py",
+        'staged.named("begun"), 1, "NX", "PX"',
+        'staged.named("begun"), 1, "PX"',
+        "protocol/test_carrying.py::test_a_copy_made_ahead_that_does_not_come_to_an_end_is_not_used_again_and_the_next_one_brings_all",
+        quick=True,
+    ),
+    "any-copy-counts": Mutation(
+        "runtimes/python/udo_runtime/durable/sessions.py",
+        "if ahead is not None and ahead.copy != moving.copy_taken(self._state, self._keys, version):",
+        "if False and ahead is not None:",
+        "runtime/test_ahead.py::test_of_another_nodes_groups_the_copy_is_read_and_counts_only_if_it_is_the_one_that_brought_them",
+    ),
     "shared-memory-not-copied": Mutation(
         "runtimes/python/udo_runtime/child/shared.py",
         "pa.py_buffer(bytes(self._incoming[at : at + size]))",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,7 +22,7 @@ import pytest
 
 from node_manager.config import DeploymentConfig
 from node_manager.deployments.across import Across
-from node_manager.deployments.between import MoveBetween
+from node_manager.deployments.between import Coming, MoveBetween, Ready
 from node_manager.deployments.move_steps import Progress
 from node_manager.deployments.taking import RemoteTaker
 from node_manager.servers import access
@@ -33,6 +35,7 @@ from udo_protocol.errors import NotFound, UdoError, Unauthorized, UsageError
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving
+from udo_protocol.state.carrying import Carried
 from udo_protocol.state.moving import Intent
 
 pytestmark = pytest.mark.long
@@ -53,12 +56,12 @@ def where(c: Nodes) -> dict[str, set[int]]:
     return {n: {g for shown in c.groups(n, "count") for g in ranges.parsed(shown, 128)} for n in "ab"}
 
 
-def moved(c: Nodes, asked: str, groups: Sequence[int], node: str, slot: int = 0) -> None:
+def moved(c: Nodes, asked: str, groups: Sequence[int], node: str, slot: int = 0, strategy: str = "") -> None:
     """Move the groups to that slot of that node, repeating the command whatever dies meanwhile; return when they are there."""
 
     def done() -> bool:
         with contextlib.suppress(UdoError):
-            *_, last = c.daemons[asked].api.move_groups("count", groups, slot, node=node, wait_s=20)
+            *_, last = c.daemons[asked].api.move_groups("count", groups, slot, strategy, node=node, wait_s=20)
             return bool(last.done)
         return False
 
@@ -66,22 +69,23 @@ def moved(c: Nodes, asked: str, groups: Sequence[int], node: str, slot: int = 0)
     assert where(c)[node] >= set(groups), where(c)
 
 
-def test_groups_that_move_between_nodes_in_the_middle_of_an_epoch_count_each_event_once_in_order(cluster: Nodes) -> None:
-    query = Query(cluster, "between")
+@pytest.mark.parametrize("strategy", ["cpal", "direct"])
+def test_groups_that_move_between_nodes_in_the_middle_of_an_epoch_count_each_event_once_in_order(cluster: Nodes, strategy: str) -> None:
+    query = Query(cluster, f"between {strategy}")
     assert where(cluster)["b"] == set(range(43, 86))
     moves = [("a", range(20), "b"), ("b", range(10, 60), "a"), ("c", [0, 1, 50, 100, 127], "b"), ("c", range(128), "a")]
     for asked, groups, to in moves:
-        query.tried(f"{asked}c", partial(moved, cluster, asked, groups, to))
+        query.tried(f"{asked}c", partial(moved, cluster, asked, groups, to, strategy=strategy))
         query.epoch("c")
     assert where(cluster) == {"a": set(range(128)), "b": set()}
     second = cluster.daemons["a"].api.status().slots[1].slot
-    query.tried("ab", partial(moved, cluster, "b", range(64, 128), "a", second))
+    query.tried("ab", partial(moved, cluster, "b", range(64, 128), "a", second, strategy))
     query.restart()
     query.tried("cb", partial(moved, cluster, "a", range(43, 86), "b"))
     assert where(cluster) == {"a": {*range(43), *range(86, 128)}, "b": set(range(43, 86))}
     placement = cluster.client.deployment("count")["placement"]
     assert placement.get("moving") is None and placement["version"] > len(moves)
-    listed = [s.keys for n in "ab" for s in cluster.daemons[n].api.sessions("count").sessions if s.session == "between"]
+    listed = [s.keys for n in "ab" for s in cluster.daemons[n].api.sessions("count").sessions if s.session == f"between {strategy}"]
     assert sum(listed) == len(query.keys), "no key is in two slots"
 
 
@@ -99,7 +103,8 @@ def test_a_new_version_goes_on_with_groups_that_have_moved(cluster: Nodes) -> No
 class MoverDies:
     """A move that stops after some steps: its manager is killed first, the steps are done in its place, then something else dies."""
 
-    STEPS = 12  # more than there are, so that the last runs complete the move
+    STEPS = 13  # more than there are, so that the last runs complete the move
+    taker = RemoteTaker
 
     def __init__(self, cluster: Nodes, source: str, to: str) -> None:
         self._cluster, self._source, self._to = cluster, source, to
@@ -110,7 +115,7 @@ class MoverDies:
         c, daemon = self._cluster, self._cluster.daemons[self._source]
         own = [SimpleNamespace(number=n, keys=SlotKeys("count", n)) for n in self._numbers()]
         deployment: Any = SimpleNamespace(name="count", config=DeploymentConfig(), own=own, slot=own[0])
-        intent = Intent(tuple(groups), 0, "direct", node=self._to)
+        intent = Intent(tuple(groups), 0, "cpal", node=self._to)
         daemon.kill()
         with (
             contextlib.closing(access.connect(daemon.home, "state")) as state,
@@ -118,7 +123,7 @@ class MoverDies:
         ):
             moving.note(state, own[0].keys, intent)
             across = Across(self._source, daemon.home, c.tls, c.registry.token)
-            mover = MoveBetween(deployment, across, c.client, lambda node: RemoteTaker(across.connect(node)), Condition(), lambda: False)
+            mover = MoveBetween(deployment, across, c.client, lambda node: self.taker(across.connect(node)), Condition(), lambda: False)
             self.done = list(islice(mover.steps(state, queue, intent, Progress(0, len(groups))), steps))
         getattr(self, strike)()
         c.start(self._source)
@@ -169,7 +174,58 @@ def test_whoever_dies_between_any_two_steps_of_a_move_between_nodes_it_is_carrie
         wait_until(lambda: where(cluster)["b"] >= set(groups), 60, f"the groups to be on b after {mover.done}, {strike}")  # noqa: B023
         wait_until(lambda: not cluster.client.deployment("count")["placement"].get("moving"), 60, "the move to be done")
         moved(cluster, "a", groups, "a")
-    assert {"ready", "begun", "noted", "handed over", "taken", "in force", "adopted", "forgotten", "done", "noted done"} == seen
+    assert {
+        "ready",
+        "begun",
+        "read ahead",
+        "noted",
+        "handed over",
+        "taken",
+        "in force",
+        "adopted",
+        "forgotten",
+        "done",
+        "noted done",
+    } == seen
+
+
+class EarlierNode(RemoteTaker):
+    """A node of a release that cannot read ahead of a move from another node."""
+
+    def ready(self, name: str, slot: int) -> Ready:
+        """Answer as such a node does."""
+        return replace(super().ready(name, slot), reads_ahead=False)
+
+    def ahead(self, name: str, slot: int, coming: Coming, carried: Iterator[Carried]) -> None:
+        """It has no such call."""
+        raise AssertionError("it knows no such call")
+
+
+def test_a_node_of_an_earlier_release_gets_all_when_the_groups_are_handed_over(cluster: Nodes) -> None:
+    query, mover = Query(cluster, "earlier"), MoverDies(cluster, "a", "b")
+    query.epoch("a", wait_s=60)
+    mover.taker = EarlierNode
+    query.tried("ac", partial(mover.begin_and_die, [1, 2, 100], mover.STEPS, "nothing"))
+    assert "done" in mover.done and "read ahead" not in mover.done and where(cluster)["b"] >= {1, 2, 100}
+    query.epoch("c")
+    moved(cluster, "a", [1, 2, 100], "a")
+    query.epoch("b")
+
+
+def test_an_instance_of_an_earlier_release_reads_nothing_ahead_and_gets_all(cluster: Nodes) -> None:
+    query, daemon = Query(cluster, "adopted"), cluster.daemons["b"]
+    query.epoch("a", wait_s=60)
+    daemon.kill()
+    handles = {path: json.loads(path.read_text()) for path in (daemon.home / "handles").glob("*.json")}
+    for path, record in handles.items():
+        if record.get("deployment") == "count":
+            assert record["abilities"] == ["moves groups 2", "reads copies"]
+            path.write_text(json.dumps({**record, "abilities": ["moves groups 2"]}))
+    cluster.start("b")
+    query.tried("ac", partial(moved, cluster, "a", [3, 99], "b"))
+    query.epoch("c")
+    moved(cluster, "a", [3, 99], "a")
+    query.epoch("b")
 
 
 def test_what_cannot_be_moved_between_nodes_is_refused_with_what_to_do(cluster: Nodes) -> None:
@@ -182,7 +238,7 @@ def test_what_cannot_be_moved_between_nodes_is_refused_with_what_to_do(cluster: 
     refused(NotFound, "has its slots on a, b, got node 'c'", [1], 0, node="c")
     refused(NotFound, "has no slot 7 on node b; it has 0", [1], 7, node="b")
     refused(UsageError, "has the key groups 0 to 127", [128], 0, node="b")
-    refused(UsageError, "expected the strategy direct", [1], 0, node="b", strategy="cpal")
+    refused(UsageError, "expected a strategy of cpal, direct, got 'teleport'", [1], 0, node="b", strategy="teleport")
     assert not where(cluster)["b"] & {1}
 
 

@@ -132,7 +132,7 @@ class Mover:
             contextlib.closing(access.connect(daemon.home, "state")) as state,
             contextlib.closing(access.connect(daemon.home, "queue")) as queue,
         ):
-            intent = Intent(tuple(GROUPS), 0, "direct", node="b")
+            intent = Intent(tuple(GROUPS), 0, "cpal", node="b")
             moving.note(state, own[0].keys, intent)
             mover = MoveBetween(deployment, self._across(), c.client, self._taker, Condition(), lambda: False)
             done = []
@@ -173,7 +173,7 @@ def test_whichever_disk_is_lost_between_any_two_steps_of_a_move_no_event_is_lost
 ) -> None:
     orders, query, seen = random.Random(seed), Query(cluster, f"steps {seed}", tmp_path / "store"), set[str]()
     query.epoch("a", wait_s=60)
-    for steps, lost in enumerate(orders.sample(["a", "b"] * 5, 10)):
+    for steps, lost in enumerate(orders.sample(["a", "b"] * 6, 11)):
         mover = Mover(cluster)
 
         def strike(lost: str = lost, steps: int = steps, mover: Mover = mover) -> None:
@@ -185,13 +185,13 @@ def test_whichever_disk_is_lost_between_any_two_steps_of_a_move_no_event_is_lost
         query.tried("".join(orders.choices("abc", k=2)), strike)
         settled(cluster)
         query.tried("".join(orders.choices("abc", k=2)), lambda: None)
-    assert {"ready", "begun", "noted", "handed over", "taken", "in force", "adopted", "forgotten"} <= seen
+    assert {"ready", "begun", "read ahead", "noted", "handed over", "taken", "in force", "adopted", "forgotten"} <= seen
 
 
 def test_groups_that_are_brought_once_more_to_a_node_without_its_former_disk_replace_nothing_newer(cluster: Nodes, tmp_path: Path) -> None:
     query, mover = Query(cluster, "late", tmp_path / "store"), Mover(cluster)
     query.epoch("a", wait_s=60)
-    assert mover.step(7)[-1] == "adopted", "and then the manager goes on"
+    assert mover.step(8)[-1] == "adopted", "and then the manager goes on"
     cluster.start("a")
     settled(cluster, back=False)
     query.tried("ca", lambda: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -56,9 +57,9 @@ def test_all_that_was_handed_over_becomes_the_other_slots_and_is_gone_where_it_w
 def test_a_copy_that_lacks_a_piece_brings_nothing_and_the_next_one_brings_all(servers: Servers, lost: str) -> None:
     state = servers.state()
     exported = handed_over(state)
-    assert lost in dict(exported)
+    assert lost in [part.key for part in exported]
     with pytest.raises(ProtocolError, match="has come in part"):
-        carrying.take(state, B, 2, carrying.copied(state, B, 2, "broken", [(key, value) for key, value in exported if key != lost]))
+        carrying.take(state, B, 2, carrying.copied(state, B, 2, "broken", [part for part in exported if part.key != lost]))
     assert carrying.taken(state, B) == 0 and moving.is_adopted(state, B, 2)
     carrying.take(state, B, 2, carrying.copied(state, B, 2, "again", exported))
     state.call(*moving.taking_in(B, 2))
@@ -90,7 +91,7 @@ def test_a_copy_that_was_cut_off_is_not_seen_and_ends_by_itself(servers: Servers
     with pytest.raises(ConnectionError):
         carrying.take(state, B, 2, carrying.copied(state, B, 2, "first", cut_off()))  # type: ignore[arg-type]
     staged = state.call("KEYS", f"{B}taking:first:*")
-    assert len(staged) == 3 and all(state.call("PTTL", key) > 0 for key in staged)
+    assert len(staged) == 1 + 3 and all(state.call("PTTL", key) > 0 for key in staged)
     carrying.take(state, B, 2, carrying.copied(state, B, 2, "second", exported))
     assert all(state.call("PTTL", key) == -1 for key in state.call("KEYS", f"{B}[gd]:*") + state.call("KEYS", f"{B}savepoint*"))
 
@@ -103,3 +104,97 @@ def test_a_slot_without_a_session_hands_over_nothing_and_is_adopted_all_the_same
     assert not moving.is_adopted(state, B, 5)
     state.call(*moving.taking_in(B, 5))
     assert moving.is_adopted(state, B, 5) and not pieces.records(state, B)
+
+
+WHOLE = {1: (b"1.1", [b"yy", b"z", b"later"]), 2: (b"2.2", [b"c"]), -1: (b"1.3", [b"t"])}
+
+
+def ahead_of_move(state: Connection, copy: str) -> tuple[carrying.SentAhead, list[carrying.Carried]]:
+    """Bring two groups ahead in two looks, change them, and hand them over. Returns what was sent ahead, and what is left to be carried."""
+    a, sent = GroupsOwner(state, A), carrying.SentAhead(copy)
+    a.write("q", 0, "1.0", b"x")
+    a.write("q", 1, "1.1", b"yy")
+    a.write("q", 2, "1.2", b"a", b"b")
+    a.write("q", 3, "1.4")
+    a.write("gone", 1, "1.5", b"g")
+    a.write("q", -1, "1.3", b"t")
+    first = list(carrying.ahead(state, A, [1, 2], sent))
+    assert {part.key for part in first} >= {"g:1.1", "d:1.1", "g:1.2", "d:1.2", "g:1.5"} and not {"g:1.0", "g:1.4"} & {p.key for p in first}
+    carrying.bring_ahead(state, B, copy, first)
+    a.append("q", 1, "1.1", 1, b"z")
+    carrying.bring_ahead(state, B, copy, second := list(carrying.ahead(state, A, [1, 2], sent)))
+    written = [(p.key, p.value, p.field) for p in second if p.key != "ahead:sessions"]
+    assert [w[:2] for w in written if w[2] is None] == [("d:1.1", b"z")] and [w[2] for w in written] == [None, "1"], "only what is new"
+    assert not [p for p in carrying.ahead(state, A, [1, 2], sent) if p.key != "ahead:sessions"]
+    assert groups(state, B.taking(copy), "q") == {1: (b"1.1", [b"yy", b"z"]), 2: (b"1.2", [b"a", b"b"])}
+    assert not groups(state, B, "q"), "the slot has none of it yet"
+
+    a.append("q", 1, "1.1", 2, b"later")
+    a.write("q", 2, "2.2", b"c")  # in a new piece
+    state.call("DEL", A.manifest("gone"))
+    state.call("HDEL", A.sessions, "gone")
+    state.call("HSET", A.dead, "k|q|x|3|1|1|2|3|4", "letter")
+    state.call(*moving.handing_over(A, 2, [1, 2]))
+    return sent, list(carrying.handed_over(state, A, 2, sent))
+
+
+def test_what_was_copied_ahead_is_completed_by_what_has_changed_since(servers: Servers) -> None:
+    state = servers.state()
+    sent, rest = ahead_of_move(state, "c1")
+    assert [(p.key, p.value) for p in rest if p.key.startswith("d:1.1")] == [("d:1.1", b"later")] and "g:1.1" not in [p.key for p in rest]
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "c1", rest))
+    assert groups(state, B, "q", moving.adopted(2)) == WHOLE and moving.copy_taken(state, B, 2) == "c1"
+    assert not pieces.records(state, B, moving.adopted(2)).keys() - {"q"}, "a session that ended meanwhile is not brought"
+    assert not state.call("KEYS", f"{B}taking*"), "nothing is left of the copy"
+    assert all(state.call("PTTL", key) == -1 for key in state.call("KEYS", f"{B}*"))
+    state.call(*moving.taking_in(B, 2))
+    assert groups(state, B, "q") == WHOLE and state.call("HLEN", B.dead) == 1
+
+
+def test_a_copy_made_ahead_that_does_not_come_to_an_end_is_not_used_again_and_the_next_one_brings_all(servers: Servers) -> None:
+    state = servers.state()
+    _, rest = ahead_of_move(state, "c1")
+
+    def cut_off() -> Iterator[carrying.Carried]:
+        yield from [part for part in rest if part.key == "d:1.1"]
+        raise ConnectionError("the other node is gone")
+
+    with pytest.raises(ConnectionError):
+        carrying.copied(state, B, 2, "c1", cut_off())
+    with pytest.raises(ProtocolError, match="copy c1 of what goes to .* has been completed before, or in part"):
+        carrying.copied(state, B, 2, "c1", rest)  # it would append the change once more
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "c2", carrying.handed_over(state, A, 2)))
+    assert groups(state, B, "q", moving.adopted(2)) == WHOLE and moving.copy_taken(state, B, 2) == "c2"
+    left = state.call("KEYS", f"{B}taking:*")
+    assert left and all(state.call("PTTL", key) > 0 for key in left), "what is left of the first one ends by itself"
+
+
+@pytest.mark.parametrize("lost", ["g:1.1", "d:1.1"])
+def test_a_copy_made_ahead_that_has_lost_a_part_brings_nothing(servers: Servers, lost: str) -> None:
+    state = servers.state()
+    _, rest = ahead_of_move(state, "c1")
+    state.call("DEL", f"{B}taking:c1:{lost}")
+    with pytest.raises(ProtocolError, match="has come in part"):
+        carrying.take(state, B, 2, carrying.copied(state, B, 2, "c1", rest))
+    assert carrying.taken(state, B) == 0 and not groups(state, B, "q", moving.adopted(2))
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "c2", carrying.handed_over(state, A, 2)))
+    assert groups(state, B, "q", moving.adopted(2)) == WHOLE
+
+
+def test_a_piece_that_is_replaced_while_it_is_copied_is_left_to_the_next_look(servers: Servers) -> None:
+    state, sent = servers.state(), carrying.SentAhead("c1")
+    a = GroupsOwner(state, A)
+    a.write("q", 1, "1.1", b"x")
+    looks = carrying.ahead(state, A, [1], sent)
+    assert next(looks).key == "ahead:sessions"  # the manifest is read behind this
+    manifest = state.call("HGET", A.manifest("q"), 1)
+    a.write("q", 1, "1.2")
+    state.call("HSET", A.manifest("q"), 1, manifest)  # as if it had been read before
+    assert list(looks) == [] and not sent.changes
+    a.write("q", 1, "1.3", b"y")
+    assert [p.key for p in carrying.ahead(state, A, [1], sent)] == ["ahead:sessions", "g:1.3", "d:1.3", "ahead:m:q"]
+
+
+def test_items_that_do_not_fit_their_sizes_are_refused(servers: Servers) -> None:
+    with pytest.raises(ProtocolError, match="d:1: expected items of 5 bytes together, got 4 bytes"):
+        carrying.bring_ahead(servers.state(), B, "c1", [carrying.Carried("d:1", b"abcd", [2, 3])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.queue.keys import PieceKeys, SlotKeys
 from udo_protocol.state import pieces
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 
@@ -26,8 +26,16 @@ class GroupsOwner:
         if changes:
             self._state.transaction(pieces.writing(self._at, session, n, b"meta", place, None, changes))
 
+    def append(self, session: str, n: int, piece: str, before: int, change: bytes) -> None:
+        """Append a change to the key group's piece, which has `before` changes."""
+        key = self._at.manifest(session)
+        place, meta = pieces.parsed(self._state.call("HGET", key, n), key)
+        assert (place.piece, place.changes) == (piece, before)
+        place = place._replace(changes=before + 1, change_bytes=place.change_bytes + len(change))
+        self._state.transaction(pieces.writing(self._at, session, n, meta, place, None, [change]))
 
-def groups(state: Connection, at: SlotKeys, session: str, savepoint: str = "") -> dict[int, tuple[bytes | None, list[bytes]]]:
+
+def groups(state: Connection, at: PieceKeys, session: str, savepoint: str = "") -> dict[int, tuple[bytes | None, list[bytes]]]:
     """The groups of a session, in the state or in a savepoint: base and changes."""
     found: dict[int, StoredGroup] = dict(pieces.read(state, at, session, savepoint))
     return {n: (g.base and bytes(g.base), list(map(bytes, g.deltas))) for n, g in found.items()}

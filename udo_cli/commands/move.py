@@ -25,8 +25,8 @@ udo move visits --groups 0-15 --to b:0         of a deployment over nodes: slot 
 @click.option(
     "--strategy",
     type=click.Choice(["cpal", "direct"]),
-    help="cpal, the default on one node: the slot reads their state ahead, so that they pause briefly however large it is; direct: when it "
-    "has been given them, as always between nodes.",
+    help="cpal, the default: the slot reads their state ahead, so that they pause briefly however large it is; direct: when it has been "
+    "given them.",
 )
 @base.wait_option("How long to wait; the move goes on after that.")
 @base.node_option

@@ -131,8 +131,8 @@ local function take(keys, a)
   end
   keep(staged .. 'sessions', at .. ':sessions')
   for _, kind in ipairs(LETTERS) do keep(staged .. kind, at .. ':' .. kind) end
-  redis.call('UNLINK', staged .. 'all')
-  redis.call('HSET', at, 'info', version)
+  redis.call('UNLINK', staged .. 'all', staged .. 'begun')
+  redis.call('HSET', at, 'info', version, 'copy', a[1])
   redis.call('SET', p .. 'taken', version)
   return 1
 end

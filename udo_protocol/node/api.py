@@ -9,6 +9,7 @@ import copy
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from udo_protocol.node import channels
 from udo_protocol.node.peers import NODE_HEADER, PEER_HEADER
 from udo_protocol.proto import node_manager_pb2 as pb
 from udo_protocol.proto import node_manager_pb2_grpc as rpc
-from udo_protocol.state.carrying import PART_BYTES
+from udo_protocol.state.carrying import PART_BYTES, Carried
 
 # Trailing metadata of an error; node_manager.rpc.wire stays below it.
 _METADATA_BYTES = 64 << 10
@@ -70,6 +71,14 @@ def _why(details: str) -> str:
     if "Permission denied" in details:
         return "its socket belongs to another user"
     return "it closed the connection; it was probably stopped or killed"
+
+
+def parts(carried: Iterable[Carried]) -> Iterator[pb.GroupsPart]:
+    """The messages for these writes on a copy."""
+    for key, value, sizes, field in carried:
+        for at in range(0, max(len(value), 1), PART_BYTES):
+            more = at + PART_BYTES < len(value)
+            yield pb.GroupsPart(key=key, value=value[at : at + PART_BYTES], sizes=() if more else sizes, field=field, more=more)
 
 
 class NodeClient:
@@ -210,20 +219,17 @@ class NodeClient:
         """Forward a `move_groups` that another node received."""
         return self._stream("MoveGroups", request, request.wait_ms / 1000 + _MARGIN_S)
 
-    def ready_to_take(self, name: str, slot: int) -> int:
+    def ready_to_take(self, name: str, slot: int) -> pb.ReadyToTakeReply:
         """Ask, before a move from another node, for the slot's place among those of this node. Conflict if it cannot take groups now."""
-        return int(self._call("ReadyToTake", pb.ReadyToTakeRequest(deployment=name, slot=slot), _MARGIN_S).place)
+        return self._call("ReadyToTake", pb.ReadyToTakeRequest(deployment=name, slot=slot), _MARGIN_S)  # type: ignore[no-any-return]
 
-    def take_groups(self, name: str, slot: int, version: int, carried: Iterable[tuple[str, bytes]], timeout_s: float = 600.0) -> None:
-        """Send key groups that were handed over (udo_protocol/state/carrying.py) to that slot."""
+    def read_groups_ahead(self, header: pb.GroupsPart, carried: Iterable[Carried], timeout_s: float = 1200.0) -> None:
+        """Send what key groups have that are going to move to that slot, whose instance reads it (udo_protocol/state/carrying.py)."""
+        self._call("ReadGroupsAhead", chain([header], parts(carried)), timeout_s)
 
-        def parts() -> Iterator[pb.GroupsPart]:
-            yield pb.GroupsPart(deployment=name, slot=slot, version=version)
-            for key, value in carried:
-                for at in range(0, max(len(value), 1), PART_BYTES):
-                    yield pb.GroupsPart(key=key, value=value[at : at + PART_BYTES], more=at + PART_BYTES < len(value))
-
-        self._call("TakeGroups", parts(), timeout_s)
+    def take_groups(self, header: pb.GroupsPart, carried: Iterable[Carried], timeout_s: float = 600.0) -> None:
+        """Send key groups that were handed over to that slot."""
+        self._call("TakeGroups", chain([header], parts(carried)), timeout_s)
 
     def adopt_groups(self, name: str, slot: int, version: int, placement_json: str, wait_s: float) -> None:
         """Let that slot continue with the key groups that were sent to it; returns when it owns them durably."""

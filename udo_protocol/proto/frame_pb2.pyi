@@ -63,7 +63,7 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., event: _Optional[str] = ..., retry: _Optional[bool] = ..., operator: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
-    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict", "since", "epochs", "behind", "full", "offset", "highest_us", "highest_us_of", "state_version", "run_before")
+    __slots__ = ("lane", "number", "kind", "rows", "schema", "label", "partition", "session", "trace", "version", "groups", "failure", "void", "start_empty", "job", "strict", "since", "epochs", "behind", "full", "offset", "highest_us", "highest_us_of", "state_version", "copy", "run_before")
     class HighestUsOfEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class FrameHeader(_message.Message):
     HIGHEST_US_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_US_OF_FIELD_NUMBER: _ClassVar[int]
     STATE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
     RUN_BEFORE_FIELD_NUMBER: _ClassVar[int]
     lane: str
     number: int
@@ -120,5 +121,6 @@ class FrameHeader(_message.Message):
     highest_us: int
     highest_us_of: _containers.ScalarMap[str, int]
     state_version: int
+    copy: str
     run_before: int
-    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ..., since: _Optional[int] = ..., epochs: _Optional[_Iterable[int]] = ..., behind: _Optional[bool] = ..., full: _Optional[bool] = ..., offset: _Optional[int] = ..., highest_us: _Optional[int] = ..., highest_us_of: _Optional[_Mapping[str, int]] = ..., state_version: _Optional[int] = ..., run_before: _Optional[int] = ...) -> None: ...
+    def __init__(self, lane: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., label: _Optional[_Union[Label, _Mapping]] = ..., partition: _Optional[int] = ..., session: _Optional[str] = ..., trace: _Optional[bytes] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., void: _Optional[bool] = ..., start_empty: _Optional[bool] = ..., job: _Optional[bool] = ..., strict: _Optional[bool] = ..., since: _Optional[int] = ..., epochs: _Optional[_Iterable[int]] = ..., behind: _Optional[bool] = ..., full: _Optional[bool] = ..., offset: _Optional[int] = ..., highest_us: _Optional[int] = ..., highest_us_of: _Optional[_Mapping[str, int]] = ..., state_version: _Optional[int] = ..., copy: _Optional[str] = ..., run_before: _Optional[int] = ...) -> None: ...

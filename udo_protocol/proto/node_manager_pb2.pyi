@@ -242,26 +242,40 @@ class ReadyToTakeRequest(_message.Message):
     def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class ReadyToTakeReply(_message.Message):
-    __slots__ = ("place",)
+    __slots__ = ("place", "reads_ahead")
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    READS_AHEAD_FIELD_NUMBER: _ClassVar[int]
     place: int
-    def __init__(self, place: _Optional[int] = ...) -> None: ...
+    reads_ahead: bool
+    def __init__(self, place: _Optional[int] = ..., reads_ahead: _Optional[bool] = ...) -> None: ...
 
 class GroupsPart(_message.Message):
-    __slots__ = ("deployment", "slot", "version", "key", "value", "more")
+    __slots__ = ("deployment", "slot", "version", "copy", "groups", "key", "value", "sizes", "field", "more")
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     deployment: str
     slot: int
     version: int
+    copy: str
+    groups: _containers.RepeatedScalarFieldContainer[int]
     key: str
     value: bytes
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    field: str
     more: bool
-    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[int] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, deployment: _Optional[str] = ..., slot: _Optional[int] = ..., version: _Optional[int] = ..., copy: _Optional[str] = ..., groups: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., field: _Optional[str] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class ReadGroupsAheadReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class TakeGroupsReply(_message.Message):
     __slots__ = ()

@@ -74,6 +74,11 @@ class NodeManagerStub:
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeRequest.SerializeToString,
                 response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeReply.FromString,
                 _registered_method=True)
+        self.ReadGroupsAhead = channel.stream_unary(
+                '/udo.v1.NodeManager/ReadGroupsAhead',
+                request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.SerializeToString,
+                response_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadGroupsAheadReply.FromString,
+                _registered_method=True)
         self.TakeGroups = channel.stream_unary(
                 '/udo.v1.NodeManager/TakeGroups',
                 request_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.SerializeToString,
@@ -247,6 +252,12 @@ class NodeManagerServicer:
         """The steps of a move between nodes that the node moving the groups asks of the node that gets them (node_manager/deployments/
         taking.py). Each may be repeated.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadGroupsAhead(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -444,6 +455,11 @@ def add_NodeManagerServicer_to_server(servicer, server):
                     servicer.ReadyToTake,
                     request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeRequest.FromString,
                     response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeReply.SerializeToString,
+            ),
+            'ReadGroupsAhead': grpc.stream_unary_rpc_method_handler(
+                    servicer.ReadGroupsAhead,
+                    request_deserializer=udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.FromString,
+                    response_serializer=udo__protocol_dot_proto_dot_node__manager__pb2.ReadGroupsAheadReply.SerializeToString,
             ),
             'TakeGroups': grpc.stream_unary_rpc_method_handler(
                     servicer.TakeGroups,
@@ -777,6 +793,33 @@ class NodeManager:
             '/udo.v1.NodeManager/ReadyToTake',
             udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeRequest.SerializeToString,
             udo__protocol_dot_proto_dot_node__manager__pb2.ReadyToTakeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadGroupsAhead(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/udo.v1.NodeManager/ReadGroupsAhead',
+            udo__protocol_dot_proto_dot_node__manager__pb2.GroupsPart.SerializeToString,
+            udo__protocol_dot_proto_dot_node__manager__pb2.ReadGroupsAheadReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from udo_protocol.errors import Conflict
 from udo_protocol.queue.keys import HEARTBEAT, SlotKeys
 from udo_protocol.queue.keys import warm as warm_key
 
@@ -90,6 +91,14 @@ def state(keys: SlotKeys) -> list[str]:
 def adopting(keys: SlotKeys, *sources: SlotKeys) -> list[str]:
     """The rules of an instance whose slot will get key groups of the slots `sources`, on the state server: it may read them ahead."""
     return [*state(keys), *(f"%R~{_literal(source)}{k}" for source in sources for k in ("sessions", "m:*", "g:*", "d:*"))]
+
+
+def adopting_copy(keys: SlotKeys, copy: str) -> list[str]:
+    """The same for groups of a slot of another node, of which it may read the copy of that name. Conflict if it has wildcards."""
+    if not copy.isalnum():
+        raise Conflict(f"expected the name of a copy, of letters and digits, got {copy!r}")
+    top = f"{_literal(keys)}taking:{copy}:"
+    return [*state(keys), *(f"%R~{top}{k}" for k in ("ahead:sessions", "ahead:m:*", "g:*", "d:*"))]
 
 
 def reading(keys: SlotKeys) -> list[str]:

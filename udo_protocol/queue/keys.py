@@ -41,7 +41,7 @@
 | `groups`         | state        | string | JSON: the group map (group_map.py); first slot only; absent: even |
 | `moving`         | state        | string | JSON: key groups that are being moved (moving.py); first slot only |
 | `taken`          | state        | int    | version of the last move that brought groups from another node (carrying.py) |
-| `taking:*`       | state        | any    | copies of the keys that such a move brings, until it is complete |
+| `taking:*`       | state        | any    | `{copy}:...`: copies of the keys that such a move brings, or is going to bring (carrying.py) |
 | `cut`            | state        | hash   | session -> `seq run_id`: dropped or replaced after that frame   |
 | `m:{session}`    | state        | hash   | manifest: key group -> where its values lie, label, END flag, undo ... (pieces.py) |
 | `g:{piece}`      | state        | string | base: values of a key group at its last compaction: [keys, values] |
@@ -127,8 +127,29 @@ class StateKeys:
         return f"{self.prefix}{name}"
 
 
+class PieceKeys(StateKeys):
+    """The keys of state with its pieces and savepoints."""
+
+    base_of = _KeyOf("g")
+    changes_of = _KeyOf("d")
+    savepoints = _Key("savepoints")
+    savepoint_info = _KeyOf("savepoint")
+
+    def savepoint(self, name: str) -> StateKeys:
+        """The keys of a savepoint; for an empty name those of the state itself."""
+        return StateKeys(f"{self.savepoint_info(name)}:") if name else self
+
+
+class CopyKeys(PieceKeys):
+    """The keys of a copy of key groups that come from another node (carrying.py). What is copied ahead of the move has a manifest and
+    records of its own, of which the slot gets none."""
+
+    sessions = _Key("ahead:sessions")
+    manifest = _KeyOf("ahead:m")
+
+
 @dataclass(frozen=True, init=False)
-class SlotKeys(StateKeys):
+class SlotKeys(PieceKeys):
     """The keys of one slot, all of them below its prefix. The functions of udo_protocol/lua get the prefix itself as their key."""
 
     deployment: str
@@ -169,8 +190,6 @@ class SlotKeys(StateKeys):
     moving = _Key("moving")
     taken = _Key("taken")
     cut = _Key("cut")
-    base_of = _KeyOf("g")
-    changes_of = _KeyOf("d")
     changelog = _Key("changelog")
     logged = _Key("logged")
     readers = _Key("readers")
@@ -179,8 +198,6 @@ class SlotKeys(StateKeys):
     replicated = _Key("replicated")
     replog = _Key("replog")
     replica = _Key("replica")
-    savepoints = _Key("savepoints")
-    savepoint_info = _KeyOf("savepoint")
 
     def __init__(self, deployment: str, number: int) -> None:
         for name, value in (("prefix", f"udo:{deployment}:{number}:"), ("deployment", deployment), ("number", number)):
@@ -202,13 +219,9 @@ class SlotKeys(StateKeys):
         kinds = (self.served, self.served_bytes, self.compared, self.differ, self.stats, self.ready, self.bell)
         return [key(instance) for key in kinds]
 
-    def savepoint(self, name: str) -> StateKeys:
-        """The keys of a savepoint; for an empty name those of the state itself."""
-        return StateKeys(f"{self.savepoint_info(name)}:") if name else self
-
-    def taking(self, copy: str, name: str) -> str:
-        """The copy of a key that comes from another node in a move."""
-        return f"{self.prefix}taking:{copy}:{name}"
+    def taking(self, copy: str) -> CopyKeys:
+        """The keys of the copy of that name, of what comes from another node in a move."""
+        return CopyKeys(f"{self.prefix}taking:{copy}:")
 
 
 def warm(instance: str) -> str:

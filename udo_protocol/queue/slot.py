@@ -214,7 +214,9 @@ def drop_slot(state: Connection, queue: Connection, keys: SlotKeys) -> None:
 
 # Abilities that instances of earlier releases lack; an instance reports them when it has loaded. 2: it reads groups whose undo is a number.
 MOVES_GROUPS = "moves groups 2"
-ABILITIES = (MOVES_GROUPS,)
+# It reads key groups of another node ahead of their move, from a copy.
+READS_COPIES = "reads copies"
+ABILITIES = (MOVES_GROUPS, READS_COPIES)
 
 
 def report_ready(queue: Connection, keys: SlotKeys, instance: str, report: Mapping[str, Any]) -> None:

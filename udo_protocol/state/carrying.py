@@ -1,49 +1,132 @@
-"""Copies the key groups that a slot has handed over in a move (moving.py) to the state server of another node. Every step may be repeated.
+"""Copies the key groups that a slot hands over in a move (moving.py) to the state server of another node. Every step may be repeated.
 
 They are copied key by key under names of this copy, which expire if the copy is not completed. The last step gives all of them to
 the slot, once for each version of the map: a copy that comes late changes nothing.
+
+Most of it can be copied ahead of the move, in any number of looks, while the source serves the groups: bases never change and changes are
+only appended, so what is handed over afterwards lacks only later changes there. Who copies remembers what it has sent in memory only:
+after an interruption, of the source's state server too, everything is copied once more, under another name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise, starmap
+from typing import NamedTuple
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import untrusted
-from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.connection import Arg, Connection
 from udo_protocol.queue.durable import synced
-from udo_protocol.queue.keys import SlotKeys, StateKeys
-from udo_protocol.state import moving
+from udo_protocol.queue.keys import CopyKeys, SlotKeys, StateKeys
+from udo_protocol.state import moving, pieces
+from udo_protocol.state.pieces import PiecePlace
 
 # Bytes of one message between nodes; a larger value continues in the next.
 PART_BYTES = 1 << 20
 # A copy that is not completed is removed after this time: no copy takes as long.
 _COPY_MS = 3_600_000
 _WHAT = "what was handed over"
+# The keys of a copy that were written ahead, until the copy is given to the slot.
+_WRITTEN = "ahead:keys"
+
 
 # A key's name without the prefix, and its value in the form of DUMP.
-Carried = tuple[str, bytes]
+Dumped = tuple[str, bytes]
 
 
-def handed_over(state: Connection, keys: SlotKeys, version: int) -> Iterator[Carried]:
-    """All keys that the slot has handed over by that version of the map."""
+class Carried(NamedTuple):
+    """A write on a copy. key: its name without the prefix. value: in the form of DUMP; with `sizes` the next items of a list, one after the
+    other; with `field` the value of that field of a hash."""
+
+    key: str
+    value: bytes
+    sizes: Sequence[int] = ()
+    field: str | None = None
+
+
+@dataclass
+class SentAhead:
+    """What another node has of key groups ahead of their move. copy: the name of the copy there, which no other copy has; changes: piece ->
+    number of its changes; entries: (session, group) -> its entry in the manifest."""
+
+    copy: str
+    changes: dict[str, int] = field(default_factory=dict)
+    entries: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
+
+
+# -- the source --------------------------------------------------------------------------------------------------------
+
+
+def ahead(state: Connection, keys: SlotKeys, groups: Collection[int], sent: SentAhead) -> Iterator[Carried]:
+    """What the slot's newest checkpoint has of these groups, and the copy does not; notes it as sent.
+
+    A group whose piece is replaced meanwhile is left out: the next look finds the new one.
+    """
+    fields = [str(g).encode() for g in sorted(groups)]
+    for session, record in pieces.records(state, keys).items():
+        copied = CopyKeys("")
+        yield Carried(copied.sessions, record, field=session)
+        key = keys.manifest(session)
+        (entries,) = untrusted.read(state, ("HMGET", key, *fields), most_bytes=untrusted.STATE_BYTES)
+        for group, entry in zip(fields, entries, strict=True):
+            if entry is None or sent.entries.get((session, group)) == entry:
+                continue
+            found = _later(state, keys, pieces.parsed(entry, key)[0], sent)
+            if found is not None:
+                yield from found
+                yield Carried(copied.manifest(session), bytes(entry), field=group.decode())
+                sent.entries[session, group] = bytes(entry)
+
+
+def _later(state: Connection, keys: SlotKeys, place: PiecePlace, sent: SentAhead) -> list[Carried] | None:
+    """What a piece has as far as the manifest counts it, and the copy does not; notes it as sent. None if the piece is gone."""
+    known, piece = sent.changes.get(place.piece), place.piece
+    commands: list[Sequence[Arg]] = [("LRANGE", keys.changes_of(piece), known or 0, place.changes - 1)] if place.changes else []
+    if known is None:
+        commands.append(("DUMP", keys.base_of(piece)))
+    replies = untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES) if commands else []
+    changes = [bytes(c) for c in replies[0]] if place.changes else []
+    base = replies[-1] if known is None else None
+    if len(changes) != place.changes - (known or 0) or (known is None and place.base_bytes and base is None):
+        return None
+    sent.changes[piece], copied = place.changes, CopyKeys("")
+    found = [] if base is None else [Carried(copied.base_of(piece), bytes(base))]
+    if changes:
+        found.append(Carried(copied.changes_of(piece), b"".join(changes), [len(c) for c in changes]))
+    return found
+
+
+def handed_over(state: Connection, keys: SlotKeys, version: int, sent: SentAhead | None = None) -> Iterator[Carried]:
+    """All keys that the slot has handed over by that version of the map; without what was sent ahead."""
     top = keys.savepoint(moving.handed_over(version))
     (sessions,) = untrusted.read(state, ("HKEYS", top.sessions))
     for session in (bytes(s).decode() for s in sessions):
-        (manifest,) = untrusted.read(state, ("HGETALL", top.manifest(session)), most_bytes=untrusted.STATE_BYTES)
-        for entry in map(bytes, manifest[1::2]):
-            piece = entry.split(b" ", 1)[0].decode()
-            yield from dumped(state, keys, keys.base_of(piece), keys.changes_of(piece))
-        yield from dumped(state, top, top.manifest(session))
-    yield from dumped(state, top, top.dead, top.pending, top.replay, top.sessions)
+        key = top.manifest(session)
+        (manifest,) = untrusted.read(state, ("HGETALL", key), most_bytes=untrusted.STATE_BYTES)
+        for place in (pieces.parsed(entry, key)[0] for entry in manifest[1::2]):
+            later = _later(state, keys, place, sent) if sent is not None and place.piece in sent.changes else None
+            whole = (keys.base_of(place.piece), keys.changes_of(place.piece))
+            yield from starmap(Carried, dumped(state, keys, *whole)) if later is None else later
+        yield from starmap(Carried, dumped(state, top, key))
+    yield from starmap(Carried, dumped(state, top, top.dead, top.pending, top.replay, top.sessions))
 
 
-def dumped(state: Connection, top: StateKeys, *keys: str) -> Iterator[Carried]:
+def dumped(state: Connection, top: StateKeys, *keys: str) -> Iterator[Dumped]:
     """Those of these keys that exist, by their names below the prefix of `top`."""
     for key in keys:
         (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
         if value is not None:
             yield key.removeprefix(top.prefix), bytes(value)
+
+
+def forget(state: Connection, keys: SlotKeys, version: int) -> None:
+    """Remove what was handed over, since the other slot has it."""
+    state.call("FCALL", "udo_handed_on", 1, keys.prefix, version)
+
+
+# -- the slot that gets them -------------------------------------------------------------------------------------------
 
 
 def is_taken(state: Connection, keys: SlotKeys, version: int) -> bool:
@@ -56,21 +139,46 @@ def taken(state: Connection, keys: SlotKeys) -> int:
     return int(state.call("GET", keys.taken) or 0)
 
 
-def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: Iterable[Carried]) -> str:
-    """Write `carried` beside the slot's keys, under the name `copy`, which no other copy has; returns that name.
+def bring_ahead(state: Connection, keys: SlotKeys, copy: str, carried: Iterable[Carried]) -> None:
+    """Write `carried` to the copy of that name, beside the slot's keys; durable when it returns. ProtocolError if it does not fit."""
+    staged = keys.taking(copy)
+    for part in carried:
+        written = staged.named(_WRITTEN)
+        state.transaction([*_writes(staged, part), ("SADD", written, part.key), ("PEXPIRE", written, _COPY_MS)])
+    synced(state, _WHAT)
 
-    If the slot has received that version before, `carried` is not read, and the name is ''.
+
+def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: Iterable[Carried]) -> str:
+    """Write `carried` beside the slot's keys, to the copy of that name, which may have been begun by `bring_ahead`; returns the name.
+
+    If the slot has received that version before, `carried` is not read, and the name is ''. ProtocolError if the copy was completed, or was
+    to be, by an earlier call: a list's items would be there twice.
     """
     if is_taken(state, keys, version):
         return ""
+    staged = keys.taking(copy)
+    if not state.call("SET", staged.named("begun"), 1, "NX", "PX", _COPY_MS):
+        raise ProtocolError(f"copy {copy} of what goes to {keys} has been completed before, or in part; expected another name")
     names = [""]  # never empty, even if nothing was handed over
-    for name, value in carried:
-        state.call("RESTORE", keys.taking(copy, name), _COPY_MS, value, "REPLACE")
-        names.append(name)
+    for part in carried:
+        state.transaction(_writes(staged, part))
+        names.append(part.key)
     # Written last: `take` needs it, and all that it names, since a part may have expired by then.
-    everything = keys.taking(copy, "all")
+    everything = staged.named("all")
     state.transaction([("RPUSH", everything, *names), ("PEXPIRE", everything, _COPY_MS)])
     return copy
+
+
+def _writes(staged: CopyKeys, part: Carried) -> list[Sequence[Arg]]:
+    key = staged.named(part.key)
+    if not part.sizes and part.field is None:
+        return [("RESTORE", key, _COPY_MS, part.value, "REPLACE")]
+    if part.field is not None:
+        return [("HSET", key, part.field, part.value), ("PEXPIRE", key, _COPY_MS)]
+    if sum(part.sizes) != len(part.value):
+        raise ProtocolError(f"{part.key}: expected items of {sum(part.sizes)} bytes together, got {len(part.value)} bytes")
+    items = [part.value[a:b] for a, b in pairwise(accumulate(part.sizes, initial=0))]
+    return [("RPUSH", key, *items), ("PEXPIRE", key, _COPY_MS)]
 
 
 def take(state: Connection, keys: SlotKeys, version: int, copy: str) -> None:
@@ -78,14 +186,18 @@ def take(state: Connection, keys: SlotKeys, version: int, copy: str) -> None:
     if copy and state.call("FCALL", "udo_take", 1, keys.prefix, copy, version) < 0:
         raise ProtocolError(f"what was handed over to {keys} by version {version} of the group map has come in part; expected all of it")
     synced(state, _WHAT)
+    if copy:
+        forget_copy(state, keys, copy)
+
+
+def forget_copy(state: Connection, keys: SlotKeys, copy: str) -> None:
+    """Remove what is left of a copy that was begun ahead; what the slot has got of it stays."""
+    staged = keys.taking(copy)
+    left = state.call("SMEMBERS", staged.named(_WRITTEN))
+    state.call("UNLINK", staged.named(_WRITTEN), *(staged.named(bytes(name).decode()) for name in left))
 
 
 def leave_out(state: Connection, keys: SlotKeys, version: int) -> None:
     """Count that version as received, durably, without what was handed over."""
     state.call("SET", keys.taken, version)
     synced(state, _WHAT)
-
-
-def forget(state: Connection, keys: SlotKeys, version: int) -> None:
-    """Remove what was handed over, since the other slot has it."""
-    state.call("FCALL", "udo_handed_on", 1, keys.prefix, version)

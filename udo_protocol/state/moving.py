@@ -13,8 +13,8 @@
 
 The executor of a move keeps only its intent: each step shows on a server whether it was done.
 
-If the target is on another node, step 3 copies the groups to that node's state server (carrying.py), and the registry puts the new map in
-force; the source's node manager executes the move, and calls the target's node manager for its part.
+If the target is on another node, steps 0 and 3 copy the groups to that node's state server (carrying.py), and the registry puts the new map
+in force; the source's node manager executes the move, and calls the target's node manager for its part.
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ def prepared(state: Connection, keys: SlotKeys, version: int) -> None:
     state.call("SET", keys.savepoint_info(f"prepared-{version}"), 1, "PX", _PREPARED_MS)
 
 
+def copy_taken(state: Connection, keys: SlotKeys, version: int) -> str:
+    """The name of the copy that brought the groups to be adopted from another node; '' if they are from a slot of this one."""
+    (found,) = untrusted.read(state, ("HGET", keys.savepoint_info(adopted(version)), "copy"))
+    return bytes(found or b"").decode("utf-8", "replace")
+
+
 def handing_over(keys: SlotKeys, version: int, groups: Sequence[int]) -> list[Arg]:
     """The command that removes these groups from the state; after all others of the checkpoint."""
     return ["FCALL", "udo_hand_over", 1, keys.prefix, version, *groups]
@@ -106,9 +112,10 @@ def put(state: Connection, first: SlotKeys, new: SlotGroups, *, only_if_none: bo
     _durable(state, [*group_map.storing(first, json.dumps(new.document())), *(["NX"] if only_if_none else [])])
 
 
-def prepare(queue: Connection, keys: SlotKeys, version: int, groups: Sequence[int], source: int) -> int:
-    """Let the slot's owner read these groups of slot `source` ahead, or read later changes. Returns the number of the frame."""
-    return _tell(queue, keys, Header(lane=LANE, number=version, kind=PREPARE, groups=groups, partition=source))
+def prepare(queue: Connection, keys: SlotKeys, version: int, groups: Sequence[int], source: int, copy: str = "") -> int:
+    """Let the slot's owner read these groups of slot `source` ahead, or read later changes; of another node's slot, from the copy of that
+    name. Returns the number of the frame."""
+    return _tell(queue, keys, Header(lane=LANE, number=version, kind=PREPARE, groups=groups, partition=source, copy=copy))
 
 
 def prepare_source(queue: Connection, keys: SlotKeys, version: int) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.queue.keys import PieceKeys, SlotKeys
 from udo_protocol.state import savepoints
 
 # Bytes read in one transaction: the owner writes at the same time and must not wait long.
@@ -84,7 +84,7 @@ def _replaced(keys: SlotKeys, session: str, numbers: Sequence[int]) -> list[Arg]
     return ["FCALL", "udo_replaced", 1, keys.prefix, session, savepoints.MOST_BYTES, *numbers]
 
 
-def records(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str, bytes]:
+def records(state: Connection, keys: PieceKeys, savepoint: str = "") -> dict[str, bytes]:
     """The stored record (JSON) of each session, of the state or of a savepoint."""
     (flat,) = untrusted.read(state, ("HGETALL", keys.savepoint(savepoint).sessions))
     return {bytes(name).decode(): bytes(record) for name, record in zip(flat[::2], flat[1::2], strict=True)}
@@ -92,7 +92,7 @@ def records(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str,
 
 def read(
     state: Connection,
-    keys: SlotKeys,
+    keys: PieceKeys,
     session: str,
     savepoint: str = "",
     *,
@@ -144,7 +144,7 @@ def _parts(found: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[dict[int, 
         yield part
 
 
-def _pieces(state: Connection, keys: SlotKeys, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
+def _pieces(state: Connection, keys: PieceKeys, part: Mapping[int, tuple[PiecePlace, bytes]]) -> Iterator[tuple[int, StoredGroup | None]]:
     """(number, group) as the manifest describes them; None for a group whose piece has been replaced since."""
     commands: list[list[Arg]] = []
     for place, _ in part.values():

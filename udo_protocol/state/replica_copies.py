@@ -18,7 +18,7 @@ from udo_protocol.queue.durable import synced
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import as_int
 from udo_protocol.state import pieces, replication, savepoints
-from udo_protocol.state.carrying import Carried, dumped
+from udo_protocol.state.carrying import Dumped, dumped
 from udo_protocol.state.replication import START, LoggedWrites
 
 _FUNCTIONS = frozenset((b"udo_replaced", b"udo_run"))
@@ -37,7 +37,7 @@ class Held(NamedTuple):
 # -- the owner's node ----------------------------------------------------------------------------------------------------
 
 
-def copying(state: Connection, keys: SlotKeys, node: str) -> Iterator[Carried]:
+def copying(state: Connection, keys: SlotKeys, node: str) -> Iterator[Dumped]:
     """The slot's state at one moment, key by key; first `log position token`, without a name. Conflict if the slot has no replicas.
 
     The log must already be kept for the copy (replication.pin). The token is the last one given out: no owner of a copy may get it again,
@@ -63,7 +63,7 @@ def copying(state: Connection, keys: SlotKeys, node: str) -> Iterator[Carried]:
             savepoints.drop(state, keys, name)
 
 
-def _kept(state: Connection, keys: SlotKeys, name: str, keep: Callable[[], None]) -> Iterator[Carried]:
+def _kept(state: Connection, keys: SlotKeys, name: str, keep: Callable[[], None]) -> Iterator[Dumped]:
     top = keys.savepoint(name)
     for session in pieces.records(state, keys, name):
         (manifest,) = untrusted.read(state, ("HGETALL", top.manifest(session)), most_bytes=untrusted.STATE_BYTES)
@@ -91,7 +91,7 @@ def scanned(state: Connection, pattern: str) -> Iterator[str]:
 # -- the replica's node --------------------------------------------------------------------------------------------------
 
 
-def received(state: Connection, keys: SlotKeys, carried: Iterable[Carried]) -> Held:
+def received(state: Connection, keys: SlotKeys, carried: Iterable[Dumped]) -> Held:
     """Write a copy under an unused prefix; durable when it returns. ProtocolError if the copy is incomplete."""
     at = None
     for name, value in carried:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from udo_protocol.errors import Conflict, ServerLost
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.queue.keys import PieceKeys, SlotKeys
 
 # Bytes of pieces that only savepoints name. One savepoint names at most the bases and about as many bytes of changes: enough for the
 # largest state measured, 1 GB.
@@ -73,7 +73,7 @@ def _making(keys: SlotKeys, name: str, lease_ms: int, info: str = "", *, letters
     return ["FCALL", "udo_savepoint", 1, keys.prefix, name, lease_ms, info, int(letters)]
 
 
-def gone(state: Connection, keys: SlotKeys, name: str) -> str:
+def gone(state: Connection, keys: PieceKeys, name: str) -> str:
     """Why the savepoint of that name was given up; '' if it was not."""
     key = keys.savepoints
     (found,) = untrusted.read(state, ("HGET", key, name))

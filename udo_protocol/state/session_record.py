@@ -10,7 +10,7 @@ from typing import Any
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Connection
-from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.queue.keys import PieceKeys
 from udo_protocol.state import pieces
 
 
@@ -51,7 +51,7 @@ def text(record: SessionRecord, at: float) -> str:
     return json.dumps({**record.document(), "at": round(at, 3)})
 
 
-def read(state: Connection, keys: SlotKeys, savepoint: str = "") -> dict[str, SessionRecord]:
+def read(state: Connection, keys: PieceKeys, savepoint: str = "") -> dict[str, SessionRecord]:
     """Each session's record, of the state or of a savepoint. SlotBroken if one is not as `text` writes it."""
     key = keys.savepoint(savepoint).sessions
     return {name: parsed(data, key) for name, data in pieces.records(state, keys, savepoint).items()}

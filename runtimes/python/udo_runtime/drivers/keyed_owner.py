@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import route
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.queue.slot import failed_lanes
 from udo_protocol.queue.slot_reader import Emit, Read
 from udo_protocol.state import moving, rewinding, turns
@@ -68,12 +67,11 @@ class KeyedOwner:
 
     def _prepare(self, effect: Prepare) -> None:
         same, groups = self._ahead.get(effect.version), frozenset(effect.groups)
-        if same is not None and same.groups == groups:
+        if same is not None and (same.groups, same.copy) == (groups, effect.copy):
             same.again()
             return
         self._forget_ahead(lambda version, old: version == effect.version or bool(old.groups & groups))
-        source = SlotKeys(self._link.keys.deployment, effect.source)
-        self._ahead[effect.version] = self.durable.ahead(self._connect, effect.version, source, effect.groups)
+        self._ahead[effect.version] = self.durable.ahead(self._connect, effect)
 
     def _forget_ahead(self, which: Callable[[int, AheadOfMove], bool]) -> None:
         """Stop reading ahead for moves that will not take place."""
@@ -83,7 +81,8 @@ class KeyedOwner:
     def _adopted(self, effect: LoadAdopted) -> Adopted:
         name = moving.adopted(effect.version)
         self._forget_ahead(lambda version, _: version < effect.version)
-        return Adopted(self.durable.adopted(name, effect.loaded, self._ahead.pop(effect.version, None)), self.ledger.adopted(name))
+        ahead = self._ahead.pop(effect.version, None)
+        return Adopted(self.durable.adopted(effect.version, effect.loaded, ahead), self.ledger.adopted(name))
 
     def start(self, sessions: dict[str, Session], unseen: Sequence[str] = ()) -> Start:
         """What an engine starts from, given the sessions of the newest checkpoint."""

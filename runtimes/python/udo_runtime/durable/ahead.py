@@ -1,4 +1,4 @@
-"""Key groups of another slot, read ahead of their move and decoded.
+"""Key groups of another slot, or of another node's as far as they have been copied here, read ahead of their move and decoded.
 
 Bases are never changed and changes only appended, so at the move only later changes are left to be read. A thread of its own
 reads, on a connection of its own, while the slot answers; groups that it lacks, or whose base was replaced since, are read
@@ -7,17 +7,18 @@ when they are adopted. So are groups with values of another state version: the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from threading import Event, Thread
 
 from udo_protocol import supervised
 from udo_protocol.queue import untrusted
 from udo_protocol.queue.connection import Arg, Connection
-from udo_protocol.queue.keys import SlotKeys
+from udo_protocol.queue.keys import PieceKeys, SlotKeys
 from udo_protocol.state import moving, pieces, session_record
 from udo_protocol.state.pieces import PiecePlace, StoredGroup
 from udo_protocol.state.session_record import SessionRecord
+from udo_runtime.engine.effects import Prepare
 from udo_runtime.state.groups import Group
 from udo_runtime.state.stored_session import restored
 from udo_runtime.state.stored_values import needs_migration
@@ -33,18 +34,12 @@ class _Over(Exception):
 
 
 class AheadOfMove:
-    """Reads ahead for the move with that version of the group map: `groups` of slot `source`, for the slot with `keys`."""
+    """Reads ahead, for the slot with `keys`, what a move is going to bring it."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        keys: SlotKeys,
-        version: int,
-        source: SlotKeys,
-        groups: Collection[int],
-        versions: Versions | None,
-    ) -> None:
-        self._keys, self._version, self._source, self.groups, self._versions = keys, version, source, frozenset(groups), versions
+    def __init__(self, connect: Callable[[], Connection], keys: SlotKeys, move: Prepare, versions: Versions | None) -> None:
+        self._keys, self._version, self._versions = keys, move.version, versions
+        self.groups, self.copy = frozenset(move.groups), move.copy
+        self._source: PieceKeys = keys.taking(move.copy) if move.copy else SlotKeys(keys.deployment, move.source)
         self._have: dict[str, dict[int, Group]] = {}
         self._over = Event()
         self._connect = connect
@@ -112,7 +107,7 @@ def continues(have: PiecePlace, place: PiecePlace) -> bool:
     return (have.piece, have.base_bytes) == (place.piece, place.base_bytes) and have.changes <= place.changes
 
 
-def manifest(state: Connection, keys: SlotKeys, session: str, savepoint: str = "") -> dict[int, tuple[PiecePlace, bytes]]:
+def manifest(state: Connection, keys: PieceKeys, session: str, savepoint: str = "") -> dict[int, tuple[PiecePlace, bytes]]:
     """The manifest of a session: group -> (place of its values, meta)."""
     key = keys.savepoint(savepoint).manifest(session)
     (flat,) = untrusted.read(state, ("HGETALL", key), most_bytes=untrusted.STATE_BYTES)
@@ -121,7 +116,7 @@ def manifest(state: Connection, keys: SlotKeys, session: str, savepoint: str = "
 
 
 def advance(
-    state: Connection, keys: SlotKeys, have: Mapping[int, Group], wanted: Entries, usable: Callable[[StoredGroup], bool] = lambda _: True
+    state: Connection, keys: PieceKeys, have: Mapping[int, Group], wanted: Entries, usable: Callable[[StoredGroup], bool] = lambda _: True
 ) -> dict[int, Group]:
     """Read and apply the changes that these groups lack. Leaves out groups whose piece has been removed in the meantime, and those whose
     changes and meta are not `usable`."""

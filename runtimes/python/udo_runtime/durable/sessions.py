@@ -18,7 +18,7 @@ from udo_protocol.state.checkpoints import checkpoint as store
 from udo_protocol.state.pieces import read, removing, writing
 from udo_runtime.durable.ahead import AheadOfMove, advance, manifest
 from udo_runtime.durable.standby import RewoundState, StandbyState, changelog_entry
-from udo_runtime.engine.effects import HandOver, TakeIn, WriteCheckpoint
+from udo_runtime.engine.effects import HandOver, Prepare, TakeIn, WriteCheckpoint
 from udo_runtime.state.adopted import AdoptedSession
 from udo_runtime.state.session import Session
 from udo_runtime.state.stored_session import restored
@@ -71,14 +71,21 @@ class Durable:
             return []
         return [bytes(name).decode() for name in self._state.call("HKEYS", self._keys.sessions)]
 
-    def ahead(self, connect: Callable[[], Connection], version: int, source: SlotKeys, groups: Collection[int]) -> AheadOfMove:
+    def ahead(self, connect: Callable[[], Connection], prepare: Prepare) -> AheadOfMove:
         """Begin to read groups that will belong to this slot, over another connection."""
-        return AheadOfMove(connect, self._keys, version, source, groups, self._versions)
+        return AheadOfMove(connect, self._keys, prepare, self._versions)
 
-    def adopted(self, name: str, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
-        """The sessions to be adopted under that name: those `loaded`, those in use, those with failed attempts, which must be known, and
-        those with a store: their groups without a label are lost, and this slot's own record may not show that."""
+    def adopted(self, version: int, loaded: Collection[str], ahead: AheadOfMove | None) -> dict[str, AdoptedSession]:
+        """The sessions to be adopted by that version of the map: those `loaded`, those in use, those with failed attempts, which must be
+        known, and those with a store: their groups without a label are lost, and this slot's own record may not show that.
+
+        What was read `ahead` counts only if it is from the copy that brought the groups: another one may have changes that were lost since.
+        """
         found: dict[str, AdoptedSession] = {}
+        if ahead is not None and ahead.copy != moving.copy_taken(self._state, self._keys, version):
+            ahead.stop()
+            ahead = None
+        name = moving.adopted(version)
         for session, record in session_record.read(self._state, self._keys, name).items():
             used = ahead is not None and time.time() - record.at < _IN_USE_S
             if session in loaded or used or record.failed or record.restoring is not None:

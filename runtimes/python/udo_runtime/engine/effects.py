@@ -76,11 +76,12 @@ class FindTold:
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """Read ahead the stored state of these groups of slot `source`, which will soon belong to this slot by that version of the group
-    map."""
+    map. `copy`: the name of the copy to read, if that slot is on another node."""
 
     version: int
     source: int
     groups: Sequence[int]
+    copy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

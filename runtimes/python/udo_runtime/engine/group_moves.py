@@ -90,7 +90,7 @@ class GroupMoves:
 def move_of(header: Header) -> Prepare | HandOver | TakeIn:
     """The request in a frame of the node manager."""
     if header.kind == PREPARE:
-        return Prepare(header.number, header.partition, list(header.groups))
+        return Prepare(header.number, header.partition, list(header.groups), header.copy)
     return HandOver(header.number, list(header.groups)) if header.kind == HANDOVER else TakeIn(header.number)
 
 
