@@ -9,7 +9,7 @@ import pytest
 
 from udo_protocol.errors import Conflict
 from udo_protocol.queue import keys
-from udo_protocol.queue.keys import SlotKeys, StateKeys
+from udo_protocol.queue.keys import PieceKeys, SlotKeys, StateKeys
 
 # The attributes that do not stand for a single key of the table.
 OTHERS = ("parse", "named", "savepoint", "of_mirror")
@@ -18,13 +18,13 @@ OTHERS = ("parse", "named", "savepoint", "of_mirror")
 def spelled() -> dict[str, str]:
     """Attribute of SlotKeys -> a key that it gives, without the prefix."""
     slot, found = SlotKeys("d", 0), {}
-    for name in vars(StateKeys) | vars(SlotKeys):
+    for name in vars(StateKeys) | vars(PieceKeys) | vars(SlotKeys):
         if name.startswith("_") or name in OTHERS:
             continue
         value = getattr(slot, name)
         if callable(value):
             value = value(*(b"x" if name == "schema" else "x" for _ in inspect.signature(value).parameters))
-        found[name] = (value.decode() if isinstance(value, bytes) else value).removeprefix("udo:d:0:")
+        found[name] = (value.decode() if isinstance(value, bytes) else str(value)).removeprefix("udo:d:0:")
     return found
 
 
