@@ -143,6 +143,8 @@ class MoveBetween:
                     pending = self._learn(begun).moving
                     yield "begun"
                 assert pending is not None
+                if pending.to != to or not set(pending.groups) <= set(intent.groups):
+                    raise Conflict(f"another move of deployment {name!r} by node {node} has begun before: it has to end first")
                 if intent.strategy == CPAL and ready.reads_ahead:
                     sent = self._sent_ahead(state, queue, intent, self._source(placed, pending.source), pending)
                     yield "read ahead"
@@ -161,6 +163,8 @@ class MoveBetween:
                 taker.take(name, intent.to, version, carried, sent.copy if sent else "")
                 sent, ms["taken_ms"] = None, _since(cut_s)
                 yield "taken"
+            elif placed.version >= version:  # forgotten, or lost with this node's disk; the other node may have lost it as well
+                taker.take(name, intent.to, version, iter(()))
             placed = self._learn(self._registry.move_groups(name, "in force", node=node, version=version))
             ms["in_force_ms"] = _since(cut_s)
             yield "in force"

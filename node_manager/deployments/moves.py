@@ -41,7 +41,7 @@ from udo_protocol.queue.slot import MOVES_GROUPS
 from udo_protocol.state import carrying, group_map, moving
 from udo_protocol.state.group_map import SlotGroups
 from udo_protocol.state.moving import Intent
-from udo_protocol.state.placement import PendingMove
+from udo_protocol.state.placement import PendingMove, Placement
 
 # The pause after an error, usually because a server is away.
 _AGAIN_S = 0.2
@@ -172,6 +172,8 @@ class Moves:
         if placed is not None:
             placed.require_no_replicas(name, "its key groups cannot be moved")
         self._require(deployment, wanted, to, strategy, (node or self._across.node) if over else node)
+        if over:
+            self._require_none_lost(deployment)
         with contextlib.closing(self._node.servers.connect("state")) as state, self._changed:
             intent = Intent(tuple(wanted), to, strategy, node=(node or self._across.node) if over else "")
             noted = moving.noted(state, deployment.slot.keys)
@@ -215,6 +217,20 @@ class Moves:
             raise UsageError(f"deployment {name!r} has the key groups 0 to {most - 1}: expected some of these, got {shown}")
         if strategy not in STRATEGIES:
             raise UsageError(f"expected a strategy of {', '.join(STRATEGIES)}, got {strategy!r}")
+
+    def _require_none_lost(self, deployment: NodeDeployment) -> None:
+        """Conflict while the registry has a move of this node that the node forgot when it lost its disk: that one is to end first
+        (reconcile/lost_moves.py)."""
+
+        def noted(state: Connection) -> bool:
+            return moving.noted(state, deployment.slot.keys) is not None
+
+        with contextlib.closing(self._node.servers.connect("state")) as state:
+            if self._registry is None or noted(state):
+                return
+            pending = Placement.parse(self._registry.deployment(deployment.name)["placement"], keyed=True).moving
+            if pending is not None and pending.node == self._across.node and not noted(state):
+                raise self._under_move(deployment.name)
 
     def require_able(self, deployment: NodeDeployment) -> None:
         """Conflict if an instance, adopted from an earlier release, would always take the frames of a move for broken ones."""

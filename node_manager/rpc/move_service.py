@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import grpc
+
 from node_manager.deployments.between import Coming, sources
 from node_manager.deployments.move_steps import CPAL
 from node_manager.manager import Manager
@@ -104,8 +106,15 @@ def taken(m: Manager, parts: Iterator[pb.GroupsPart]) -> pb.TakeGroupsReply:
     return pb.TakeGroupsReply()
 
 
+def _read(parts: Iterator[pb.GroupsPart]) -> Iterator[pb.GroupsPart]:
+    try:
+        yield from parts
+    except grpc.RpcError:
+        raise Unavailable("the node that sends key groups has ended the call before all had come") from None
+
+
 def _header(parts: Iterator[pb.GroupsPart]) -> pb.GroupsPart:
-    header = next(parts, None)
+    header = next(_read(parts), None)
     if header is None:
         raise UsageError("expected a header, then keys with their values; got nothing")
     return header
@@ -113,7 +122,7 @@ def _header(parts: Iterator[pb.GroupsPart]) -> pb.GroupsPart:
 
 def _carried(parts: Iterator[pb.GroupsPart]) -> Iterator[Carried]:
     whole = bytearray()
-    for part in parts:
+    for part in _read(parts):
         whole += part.value
         if not part.more:
             yield Carried(part.key, bytes(whole), list(part.sizes), part.field if part.HasField("field") else None)

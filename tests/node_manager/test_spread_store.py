@@ -200,3 +200,41 @@ def test_groups_that_are_brought_once_more_to_a_node_without_its_former_disk_rep
     query.tried("ca", mover.again)
     query.tried("bc", lambda: None)
     settled(cluster)
+
+
+def test_a_move_that_its_node_forgot_with_its_disk_ends_before_the_next_one_begins(cluster: Nodes, tmp_path: Path) -> None:
+    query, mover, others = Query(cluster, "forgotten", tmp_path / "store"), Mover(cluster), range(100, 106)
+    query.epoch("a", wait_s=60)
+
+    def moved() -> bool:
+        with contextlib.suppress(UdoError):
+            *_, last = cluster.daemons["a"].api.move_groups("count", others, 0, node="a", wait_s=20)
+            return bool(last.done)
+        return False
+
+    def strike() -> None:
+        assert mover.step(3)[-1] == "read ahead"
+        lose(cluster, "a")
+        wait_until(moved, 90, "the next move to be done")
+
+    query.tried("bc", strike)
+    wait_until(lambda: where(cluster)["b"] >= set(GROUPS), 60, "the forgotten move to be done")
+    assert set(others) <= set(ranges.parsed(cluster.groups("a", "count")[0], 128))
+    query.tried("ca", lambda: None)
+    settled(cluster)
+
+
+@pytest.mark.parametrize("steps", [7, 9])
+def test_a_move_comes_to_its_end_though_both_nodes_have_lost_their_disks(cluster: Nodes, tmp_path: Path, steps: int) -> None:
+    query, mover = Query(cluster, f"both {steps}", tmp_path / "store"), Mover(cluster)
+    query.epoch("a", wait_s=60)
+
+    def strike() -> None:
+        assert mover.step(steps)[-1] == {7: "in force", 9: "forgotten"}[steps]
+        cluster.lose("b", disk=True)
+        lose(cluster, "a")
+        cluster.start("b")
+
+    query.tried("cc", strike)
+    settled(cluster)
+    query.tried("ab", lambda: None)
