@@ -31,7 +31,7 @@ from tests.support.node_query import COUNT, KEYED, Query
 from tests.support.nodes import Nodes, nodes
 from tests.support.seeds import seeds
 from udo_protocol import ranges
-from udo_protocol.errors import NotFound, UdoError, Unauthorized, UsageError
+from udo_protocol.errors import Conflict, NotFound, UdoError, Unauthorized, UsageError
 from udo_protocol.node.api import connect_node
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state import moving
@@ -225,6 +225,23 @@ def test_an_instance_of_an_earlier_release_reads_nothing_ahead_and_gets_all(clus
     query.tried("ac", partial(moved, cluster, "a", [3, 99], "b"))
     query.epoch("c")
     moved(cluster, "a", [3, 99], "a")
+    query.epoch("b")
+
+
+def test_no_move_begins_while_the_registry_has_one_that_the_node_does_not_know(cluster: Nodes) -> None:
+    query, groups = Query(cluster, "unknown"), [1, 2]
+    query.epoch("a", wait_s=60)
+    version = cluster.client.deployment("count")["placement"]["version"]
+    cluster.client.move_groups("count", "begin", node="a", version=version, groups=groups, to=1)  # as if a had lost its disk since
+    for other in (groups, [3]):
+        with pytest.raises(Conflict, match="are being moved on node a: try again when that is done"):
+            list(cluster.daemons["a"].api.move_groups("count", other, 0, node="b"))
+    cluster.daemons["a"].kill()
+    cluster.start("a")
+    wait_until(lambda: where(cluster)["b"] >= set(groups), 60, "the manager to go on with the move")
+    wait_until(lambda: not cluster.client.deployment("count")["placement"].get("moving"), 60, "the move to be done")
+    query.tried("ac", partial(moved, cluster, "a", [3], "b"))
+    moved(cluster, "a", [*groups, 3], "a")
     query.epoch("b")
 
 
