@@ -7,6 +7,7 @@ manager that starts meanwhile adopts them.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -98,6 +99,7 @@ def run(settings: NodeSettings, stopping: Event) -> None:
             server.start()
         for follower in followers:
             follower.start()
+        gc.freeze()  # loaded objects stay: later collections, which hold up every thread, need not scan them
         log.info("node manager serves", node=settings.node, socket=str(settings.socket), metrics=manager.metrics_address)
         _wait(stopping)
     finally:

@@ -6,6 +6,7 @@ The master only watches the worker and never imports the application, which keep
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 from pathlib import Path
@@ -84,9 +85,13 @@ class _Application(BaseApplication):  # type: ignore[misc]
                 self.cfg.set(name, value)
 
     def load(self) -> Flask:
+        gc.disable()
         from registry.app import create_app
 
-        return create_app(self._config)
+        application = create_app(self._config)
+        gc.freeze()  # else a full collection, which has to scan all that is loaded, would hold up every request for 0.1 s
+        gc.enable()
+        return application
 
     def _ready(self, worker: RegistryWorker) -> None:
         path = self._config.data / "address"
