@@ -30,6 +30,7 @@ SUITES = {
     "update": "Live updates under load: preparation, time to the first new answer, gap, order.",
     "redeploy": "A new version in a running Spark query: a live update against redeploying the query.",
     "migration": "Key groups that move under load: pause and duration by state and replay; a rebalance in rounds.",
+    "between_nodes": "Key groups that move to another node under load: pause and duration by state.",
     "scale_out": "Scaling out a stateful operator under load: active backup, checkpoint, stop-and-restart.",
     "diff": "What a diff costs the serving version's throughput.",
     "exactly_once": "Seeded chaos: keyed answers and state against one plain process, with and without Spark.",
@@ -50,7 +51,17 @@ SUITES = {
     "recovery": "From the death of a keyed instance, or of a server, to the next answer.",
 }
 # Suites with options of their own, listed in their module's OPTIONS.
-WITH_OPTIONS = ("attacks", "balance", "bottleneck", "checkpoint_allocation", "elasticity", "exactly_once", "migration", "update")
+WITH_OPTIONS = (
+    "attacks",
+    "balance",
+    "between_nodes",
+    "bottleneck",
+    "checkpoint_allocation",
+    "elasticity",
+    "exactly_once",
+    "migration",
+    "update",
+)
 # These try new inputs in each run, and print the seed that repeats a failure.
 FRESH = ("fuzz_layers", "fuzz_frames")
 EXIT_INVALID = 1

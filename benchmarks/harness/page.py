@@ -38,6 +38,7 @@ RUNS: tuple[Run, ...] = (
     ("registry_layers",),
     ("recovery",),
     ("migration",),
+    ("between_nodes",),
     ("scale_out",),
     ("balance",),
     ("balance", SIMULATED),

@@ -18,6 +18,7 @@ from benchmarks.harness.openloop import undisturbed
 from benchmarks.harness.rules import InvalidRun
 from udo_interface.lane.opening import KeyedCall, Request, conversations
 from udo_interface.lane.split import SplitExchange
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import UsageError
 from udo_protocol.formats.schema import GROUP_COLUMN
 from udo_protocol.limits import KEY_GROUPS
@@ -50,6 +51,7 @@ class KeyedLoad:
     cards: int
     size: int
     rate: int
+    tls: Tls | None = None  # for slots on other nodes
     at: list[float] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
@@ -128,7 +130,7 @@ class KeyedLoad:
     def _exchange(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyed = KeyedCall("r1", "load", tuple(range(KEY_GROUPS)))
         request = Request(self.deployment, "load", 0, self._epoch + 1, self._epoch, keyed=keyed)
-        with conversations(self.address, request, SENT, BACK) as (lanes, opened):
+        with conversations(self.address, request, SENT, BACK, tls=self.tls) as (lanes, opened):
             split = SplitExchange(lanes, opened.group_slots or (0,), opened.place.window_frames, open_lane=opened.open_lane)
             for _, answer in split.run(((b, None) for b in batches), interleave=True):
                 yield answer

@@ -8,10 +8,9 @@ updates for comparison, and a rebalance of half the groups, all at once against 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +19,9 @@ import click
 import numpy as np
 
 from benchmarks.harness.bringup import Platform, platform, say, wait_until
-from benchmarks.harness.quantiles import Quantiles, percentile, quantiles
-from benchmarks.harness.rules import InvalidRun, Sequence, check_sequence
+from benchmarks.harness.quantiles import Quantiles, quantiles
 from benchmarks.harness.tables import Section
+from benchmarks.loads.changes import SETTLE_S, Changes, Moved, Seen
 from benchmarks.loads.keyed_load import KeyedLoad, rows_of_frame
 from benchmarks.suites import update
 from udo_cli.platform import plans
@@ -39,8 +38,7 @@ BASE_MB = 10
 COUNT, QUICK_COUNT = 20, 2
 REBALANCES, QUICK_REBALANCES = 5, 1
 ROUND_GROUPS = 8
-SETTLE_S = 0.3
-_MOVE_S, _ANSWERED_S = 120.0, 120.0
+_MOVE_S = 120.0
 # A row of a strategy's table: (MB moved, events since the checkpoint).
 Cell = tuple[int, int]
 
@@ -49,25 +47,6 @@ OPTIONS = [
     click.option("--count", type=click.IntRange(1), default=None, help=f"Of each kind of move (default: {COUNT}, quick: {QUICK_COUNT})."),
     click.option("--rate", type=click.IntRange(200), default=update.RATE, show_default=True, help="Events/s."),
 ]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The client's view of a change: the longest gap between answers, the length of the change, and the latencies of events meanwhile."""
-
-    pause_ms: float
-    completion_ms: float
-    p99_ms: float
-    worst_ms: float
-    normal_p99_ms: float  # before the change
-
-
-@dataclass(frozen=True)
-class Moved:
-    """The moves of one cell."""
-
-    pause_ms: Quantiles
-    completion_ms: Quantiles
 
 
 @dataclass(frozen=True)
@@ -114,16 +93,16 @@ class Figures:
     driver: str
 
 
-class Deployed:
-    """A deployment with two slots and `mb` MB of state, and its load. Each change is made in an epoch of its own."""
+class Deployed(Changes):
+    """A deployment with two slots on one node and `mb` MB of state, and its load."""
 
     def __init__(self, p: Platform, mb: int, rate: int, seed: int) -> None:
-        self.name, self._p, self._seed = f"hoard{mb}", p, seed
+        self.name, self._p = f"hoard{mb}", p
         p.deploy(self.name, update.KEYED, slots=2)
         self.first, self.second = plans.where(p.node(), self.name, {})
         self.move(range(KEY_GROUPS), self.first, "direct")
         cards = max(mb * 1_000_000 // update.BLOB_BYTES, 1)
-        self.load = KeyedLoad(p.node_socket, self.name, cards, update.BLOB_BYTES, rate)
+        super().__init__(KeyedLoad(p.node_socket, self.name, cards, update.BLOB_BYTES, rate), seed)
         say(f"filling {mb} MB of state")
         self.load.fill()
 
@@ -144,62 +123,6 @@ class Deployed:
         planned = plans.rounds(dict.fromkeys(range(0, KEY_GROUPS, 2), self.second), plans.where(node, self.name, {}), under_way)
         for _ in plans.carry_out(node, self.name, planned, "cpal", _MOVE_S):
             pass
-
-    def during(self, change: Callable[[], object], replay: int = 0) -> Seen:
-        """Make the change in the middle of an epoch, once `replay` of its events are answered."""
-        load, begun, stop = self.load, threading.Event(), threading.Event()
-        failed: list[Exception] = []
-        first = len(load.at)
-        self._seed += 1
-
-        def run() -> None:
-            try:
-                load.run_one(replay, begun, stop, self._seed)
-            except Exception as e:  # makes the run invalid
-                failed.append(e)
-                begun.set()
-
-        target, thread = load.sent + replay, threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
-            wait_until(lambda: bool(failed) or (begun.is_set() and load.answered >= target), _ANSWERED_S, "the events before the change")
-            time.sleep(SETTLE_S)
-            asked = time.perf_counter()
-            change()
-            done = time.perf_counter()
-            time.sleep(SETTLE_S)
-        finally:
-            stop.set()
-            thread.join()
-        if failed:
-            raise InvalidRun(f"the load ended with {type(failed[0]).__name__}: {failed[0]}") from failed[0]
-        return self._seen(first, asked, done)
-
-    def _seen(self, first: int, asked: float, done: float) -> Seen:
-        load = self.load
-        at, batches = np.array(load.at[first:]), load.batches[first:]
-        around = at[(at >= asked) & (at <= done + SETTLE_S)]
-        if len(around) < 2:
-            raise InvalidRun(f"expected answers during a change of {done - asked:.3f} s, got {len(around)} batches")
-        ids = np.concatenate([b.column("id").to_numpy() for b in batches])
-        oldest = int(ids.min())
-        due = np.array(load.due[oldest:])[ids - oldest]
-        latency = (np.repeat(at, [b.num_rows for b in batches]) - due) * 1000
-        meanwhile, before = np.sort(latency[(due >= asked) & (due <= done)]), np.sort(latency[(due < asked) & (due > asked - SETTLE_S)])
-        return Seen(
-            float(np.diff(around).max()) * 1000,
-            (done - asked) * 1000,
-            percentile(meanwhile, 0.99) if len(meanwhile) else 0.0,
-            float(meanwhile[-1]) if len(meanwhile) else 0.0,
-            percentile(before, 0.99) if len(before) else 0.0,
-        )
-
-    def judge(self) -> Sequence:
-        """InvalidRun unless every event was answered once, in order, with the right count."""
-        found = check_sequence(self.load.column("id"), self.load.sent)
-        found.require_clean(f"moves of {self.name}")
-        self.load.require_counts()
-        return found
 
     def remove(self) -> None:
         """Remove the deployment, to make room for the next one."""
@@ -286,7 +209,7 @@ def _rebalances(deployed: Deployed, count: int) -> dict[str, list[Seen]]:
 
 def _told(cells: dict[Cell, list[Seen]], base_mb: int) -> Strategy:
     """The figures of one strategy."""
-    by_cell = {cell: Moved(quantiles([s.pause_ms for s in of]), quantiles([s.completion_ms for s in of])) for cell, of in cells.items()}
+    by_cell = {cell: Moved.of(seen) for cell, seen in cells.items()}
     return Strategy(
         **vars(by_cell[base_mb, 0]),
         by_state_mb={str(mb): told for (mb, replay), told in by_cell.items() if not replay},

@@ -27,6 +27,7 @@ class Across:
         self.node, self._tls, self._token, self._file = node, tls, token, home / "placements.json"
         known = read_kept(self._file, "Remove it while the registry can be reached, which tells its content again")
         self._told = {"placements": known.get("placements", {}), "addresses": known.get("addresses", {})}
+        self.changes = 0  # how often this node has heard something new
         self._turns = itertools.count()
         self._lock = Lock()
 
@@ -53,6 +54,7 @@ class Across:
         if told != self._told:
             write_json(self._file, told, durable=True)
             self._told = told
+            self.changes += 1
 
     def find(self, name: str) -> Placement | None:
         """The placement of the deployment's slots; None if every node has its own."""

@@ -64,6 +64,7 @@ class Reconciler:
         self._manager, self._registry = manager, registry
         self._node = manager.settings.node
         self._stopping, self._told_placements = Event(), Event()
+        self._followed = -1  # the changes of placements that were followed
         self._retrying = partial(keep_asking, self._stopping)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         self._lock = Lock()
@@ -136,7 +137,8 @@ class Reconciler:
             nonlocal generation
             wanted = WantedState.parse(self._registry.wanted(self._node, generation, POLL_S, self._manager.incarnation))
             self._manager.across.learn(wanted)
-            self._told_placements.set()
+            if self._manager.across.changes != self._followed:
+                self._told_placements.set()
             self._take(wanted.deployments)
             if wanted.generation != generation:
                 self._manager.lanes.forget_homes(wanted.moved)
@@ -147,14 +149,16 @@ class Reconciler:
     def _follow_placements(self) -> None:
         """Follow the registry's decisions about replicas, report the replicas that hold all that was ENDed, and go on with lost moves."""
 
-        lost, again_s = LostMoves(self._manager), float(POLL_S)
+        across, lost, again_s = self._manager.across, LostMoves(self._manager), float(POLL_S)
 
         def follow() -> None:
             nonlocal again_s
-            self._told_placements.wait(in_step.LOOK_S if self._manager.across.replicated else again_s)
+            self._told_placements.wait(in_step.LOOK_S if across.replicated else again_s)
             self._told_placements.clear()
-            again_s = min(lost.go_on(), POLL_S)
-            in_step.follow_decisions(self._manager, self._registry)
+            again_s, changes = min(lost.go_on(), POLL_S), across.changes
+            if across.replicated or changes != self._followed:
+                in_step.follow_decisions(self._manager, self._registry)
+                self._followed = changes
 
         self._retrying(follow, "placements")
 

@@ -32,11 +32,11 @@ class Heartbeat(BaseModel):
     incarnation: str = Field(default="", max_length=64)
 
 
-def require_same(session: Session, name: str, incarnation: str, there: Presence, address: str = "") -> None:
-    """Conflict if another node of this name is live: a node is a name and an incarnation, that of its state server. Nodes of a release
-    that sends no incarnation are trusted."""
+def require_same(session: Session, name: str, incarnation: str, live_since: float, address: str = "") -> None:
+    """Conflict if another node of this name is live, heard from at `live_since` or later: a node is a name and an incarnation, that of
+    its state server. Nodes of a release that sends no incarnation are trusted."""
     known = session.get(Node, name)
-    if known is None or not known.incarnation or not incarnation or known.incarnation == incarnation or name not in there.live:
+    if known is None or not known.incarnation or not incarnation or known.incarnation == incarnation or known.last_seen < live_since:
         return
     other = f" at {address}" if address else ""
     raise Conflict(
@@ -46,12 +46,12 @@ def require_same(session: Session, name: str, incarnation: str, there: Presence,
     )
 
 
-def heartbeat(session: Session, name: str, beat: Heartbeat, there: Presence, now: float) -> bool:
+def heartbeat(session: Session, name: str, beat: Heartbeat, live_since: float, now: float) -> bool:
     """Record a node with these properties. The other nodes learn if its address for them has changed. Conflict: `require_same`.
 
     Returns whether the node is new here: then nothing is known of its deployments, whatever it has reported before.
     """
-    require_same(session, name, beat.incarnation, there, beat.address)
+    require_same(session, name, beat.incarnation, live_since, beat.address)
     before = session.get(Node, name)
     if (before.listen if before else "") != beat.listen:
         bump(session)

@@ -227,7 +227,7 @@ def list_nodes() -> Response:
 def heartbeat(node: str) -> Response:
     s, beat = services(), body(nodes.Heartbeat)
     with s.store.write() as session:
-        anew = nodes.heartbeat(session, checked_node(node), beat, s.presence(session), s.clock())
+        anew = nodes.heartbeat(session, checked_node(node), beat, s.live_since, s.clock())
     return reply({"generation": s.hub.generation, "interval_s": s.config.node_live_s / 4, "anew": anew})
 
 
@@ -277,7 +277,7 @@ def report(node: str) -> Response:
 
 def _require_same(session: Session, node: str) -> None:
     """Conflict if the node that asks (?incarnation=...) is not the live node of that name."""
-    nodes.require_same(session, node, request.args.get("incarnation", ""), services().presence(session))
+    nodes.require_same(session, node, request.args.get("incarnation", ""), services().live_since)
 
 
 def checked_node(node: str) -> str:

@@ -72,7 +72,12 @@ class Services:
 
     def presence(self, session: Session) -> Presence:
         """Nodes heard from lately, and the others."""
-        return presence(session, self.clock() - self.config.node_live_s)
+        return presence(session, self.live_since)
+
+    @property
+    def live_since(self) -> float:
+        """A node is live if its last heartbeat was at this time or later."""
+        return self.clock() - self.config.node_live_s
 
     def suspected(self, session: Session) -> Nodes:
         """The nodes by whether they were heard from within suspect_s, after which others take their places."""

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from benchmarks.loads.changes import Changes
 from benchmarks.loads.keyed_load import BACK, FILL_ROWS, FRAME_S, KeyedLoad
-from benchmarks.suites import migration, update
-from benchmarks.suites.migration import Deployed
+from benchmarks.suites import between_nodes, migration, update
 from udo_protocol.errors import UsageError
 
 FRAMES = 4
@@ -42,8 +42,11 @@ def test_a_rate_that_cannot_be_sent_is_refused_before_anything_starts(rate: int,
 
     for suite in (migration, update):
         monkeypatch.setattr(suite, "platform", started)
+    monkeypatch.setattr(between_nodes, "nodes", started)
     with pytest.raises(UsageError, match=f"multiple of 200 events/s, got {rate}"):
         migration.run(quick=True, driver="process", seed=1, rate=rate)
+    with pytest.raises(UsageError, match=f"multiple of 200 events/s, got {rate}"):
+        between_nodes.run(quick=True, driver="process", seed=1, rate=rate)
     with pytest.raises(UsageError, match=f"multiple of 200 events/s, got {rate}"):
         update.run(quick=True, driver="process", seed=1, state_mb=1, rate=rate)
 
@@ -51,13 +54,13 @@ def test_a_rate_that_cannot_be_sent_is_refused_before_anything_starts(rate: int,
 @pytest.mark.parametrize("rate", [6_000, 10_000])
 def test_each_answer_is_set_against_the_time_at_which_its_event_was_due(rate: int) -> None:
     # given a first epoch, and one of a move whose frames before it are no multiple of those sent at this rate
-    deployed = Deployed.__new__(Deployed)
-    deployed.load = load = Echo("", "d", 10, 1, rate)
+    load = Echo("", "d", 10, 1, rate)
+    changes = Changes(load, 1)
     epoch(load, 0)
     first, sent = len(load.at), load.sent
     epoch(load, FILL_ROWS)
     # when
-    seen = deployed._seen(first, load.at[first], load.at[-1])
+    seen = changes._seen(first, load.at[first], load.at[-1])
     # then each frame's events were due FRAME_S after those of the frame before it, and came right after that
     assert np.diff(load.due[sent + FILL_ROWS :: rate // 200]) == pytest.approx(FRAME_S)
     assert len(load.due) == load.sent
