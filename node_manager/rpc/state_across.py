@@ -11,6 +11,7 @@ nobody is served until it is repeated.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,8 +32,9 @@ from udo_protocol.state.placement import Placement
 
 # (node) -> the export of the slots that it has.
 Export = Callable[[str], Parts]
-# None of these tries succeeds if the query's slots make checkpoints more often than two rounds take.
-_TRIES, _PAUSE_S = 50, 0.02
+# Tries are made for this long, after random pauses of at most so long: a regular one could meet every checkpoint of a regular query. None
+# succeeds if the query's slots make checkpoints more often than two rounds take.
+_TRIED_S, _PAUSE_S = 20.0, 0.1
 # Key groups of a node that wait to be sent on: a node whose turn comes late has to go on reading, or loses its pin.
 _WAITING, _LOOK_S = 4, 0.2
 
@@ -51,7 +53,8 @@ def export_across(across: Across, name: str, session: str, export: Export) -> Pa
 
     NotFound if no node has it, StateLost if not all do, Conflict if groups move or no moment is found at which no slot makes a checkpoint.
     """
-    for _ in range(_TRIES):
+    deadline = time.monotonic() + _TRIED_S
+    while time.monotonic() < deadline:
         placed = across.find(name)
         if placed is None or placed.moving is not None:
             raise Conflict(f"key groups of deployment {name!r} are being moved between nodes: try again when that is done")
@@ -62,7 +65,7 @@ def export_across(across: Across, name: str, session: str, export: Export) -> Pa
                 yield _header(pinned)
                 yield from _groups(pinned)
                 return
-        time.sleep(_PAUSE_S)
+        time.sleep(random.uniform(0, _PAUSE_S))
     raise Conflict(
         f"the slots of {name!r} make checkpoints too often for session {session} to be read on all nodes at one moment: try again while "
         "its queries make a pause"

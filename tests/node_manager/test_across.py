@@ -182,13 +182,15 @@ def test_a_session_is_exported_as_it_is_at_one_moment_while_its_query_goes_on(cl
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
-        wait_until(lambda: len(history) > 2, 30, "epochs")
-        found = []
-        for node in "abc" * 3:
-            parts = cluster.daemons[node].api.export_state("count", "exported")
-            header = next(parts).header
-            found.append((header, list(state_file.ended_groups(parts, header.state_version))))
-        stop.set()
+        try:
+            wait_until(lambda: len(history) > 2, 30, "epochs")
+            found = []
+            for node in "abc" * 3:
+                parts = cluster.daemons[node].api.export_state("count", "exported")
+                header = next(parts).header
+                found.append((header, list(state_file.ended_groups(parts, header.state_version))))
+        finally:
+            stop.set()
         running.result(bound(60))
     assert len({header.last_ended for header, _ in found}) > 1, "the query went on meanwhile"
     for header, groups in found:

@@ -54,7 +54,7 @@ def test_nodes_pin_anew_until_no_checkpoint_came_between(changes: int) -> None:
 
 
 def test_checkpoints_that_come_too_often_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_across, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(state_across, "_TRIED_S", 0.2)
     with pytest.raises(Conflict, match="make checkpoints too often for session q"):
         list(export_across(ACROSS, "d", "q", Exports(1000)))
 
