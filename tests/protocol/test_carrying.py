@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import islice
 
@@ -80,7 +81,8 @@ def test_a_copy_that_has_expired_in_part_or_as_a_whole_brings_nothing_and_the_ne
     assert groups(state, B, "q").keys() == {1, 2, -1} and state.call("HLEN", B.dead) == 1
 
 
-def test_a_copy_that_was_cut_off_is_not_seen_and_ends_by_itself(servers: Servers) -> None:
+def test_a_copy_that_was_cut_off_is_not_seen_and_ends_by_itself(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrying, "_TOGETHER", 1)  # so that something was written by then
     state = servers.state()
     exported = handed_over(state)
 
@@ -151,7 +153,10 @@ def test_what_was_copied_ahead_is_completed_by_what_has_changed_since(servers: S
     assert groups(state, B, "q") == WHOLE and state.call("HLEN", B.dead) == 1
 
 
-def test_a_copy_made_ahead_that_does_not_come_to_an_end_is_not_used_again_and_the_next_one_brings_all(servers: Servers) -> None:
+def test_a_copy_made_ahead_that_does_not_come_to_an_end_is_not_used_again_and_the_next_one_brings_all(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "_TOGETHER", 1)  # so that something was written by then
     state = servers.state()
     _, rest = ahead_of_move(state, "c1")
 
@@ -193,6 +198,35 @@ def test_a_piece_that_is_replaced_while_it_is_copied_is_left_to_the_next_look(se
     assert list(looks) == [] and not sent.changes
     a.write("q", 1, "1.3", b"y")
     assert [p.key for p in carrying.ahead(state, A, [1], sent)] == ["ahead:sessions", "g:1.3", "d:1.3", "ahead:m:q"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_groups_that_change_between_the_looks_each_is_brought_whole(servers: Servers, seed: int) -> None:
+    state, rng, sent, numbers = servers.state(), random.Random(seed), carrying.SentAhead("c1"), range(100)
+    a, expected = GroupsOwner(state, A), dict[int, tuple[bytes, list[bytes]]]()
+
+    def write(group: int, look: int) -> None:
+        piece, size = f"{look}.{group}", rng.choice((1, 100, 50_000))
+        changes = [rng.randbytes(size) for _ in range(rng.randrange(3))]
+        a.write("q", group, piece, *changes)
+        expected[group] = piece.encode(), changes
+
+    def append(group: int) -> None:
+        piece, changes = expected[group]
+        a.append("q", group, piece.decode(), len(changes), more := rng.randbytes(rng.choice((1, 100))))
+        changes.append(more)
+
+    for group in numbers:
+        write(group, 1)
+    for look in (2, 3):
+        carrying.bring_ahead(state, B, "c1", carrying.ahead(state, A, numbers, sent))
+        for group in rng.sample(numbers, 40):
+            append(group)
+        for group in rng.sample(numbers, 10):
+            write(group, look)
+    state.call(*moving.handing_over(A, 2, list(numbers)))
+    carrying.take(state, B, 2, carrying.copied(state, B, 2, "c1", carrying.handed_over(state, A, 2, sent)))
+    assert groups(state, B, "q", moving.adopted(2)) == expected
 
 
 def test_items_that_do_not_fit_their_sizes_are_refused(servers: Servers) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise, starmap
-from typing import NamedTuple
+from itertools import accumulate, chain, islice, pairwise, starmap
+from typing import Any, NamedTuple
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import untrusted
@@ -30,6 +30,8 @@ _COPY_MS = 3_600_000
 _WHAT = "what was handed over"
 # The keys of a copy that were written ahead, until the copy is given to the slot.
 _WRITTEN = "ahead:keys"
+# How much is read or written together, rather than in a round trip for each key group: pieces, or parts, and their bytes.
+_TOGETHER, _TOGETHER_BYTES = 32, 1 << 20
 
 
 # A key's name without the prefix, and its value in the form of DUMP.
@@ -70,31 +72,53 @@ def ahead(state: Connection, keys: SlotKeys, groups: Collection[int], sent: Sent
         yield Carried(copied.sessions, record, field=session)
         key = keys.manifest(session)
         (entries,) = untrusted.read(state, ("HMGET", key, *fields), most_bytes=untrusted.STATE_BYTES)
-        for group, entry in zip(fields, entries, strict=True):
-            if entry is None or sent.entries.get((session, group)) == entry:
-                continue
-            found = _later(state, keys, pieces.parsed(entry, key)[0], sent)
+        new = [(g, bytes(e)) for g, e in zip(fields, entries, strict=True) if e is not None and sent.entries.get((session, g)) != e]
+        places = (pieces.parsed(entry, key)[0] for _, entry in new)
+        found_of = (_later(state, keys, some, sent) for some in _together(places, sent))
+        for (group, entry), found in zip(new, chain.from_iterable(found_of), strict=True):
             if found is not None:
                 yield from found
-                yield Carried(copied.manifest(session), bytes(entry), field=group.decode())
-                sent.entries[session, group] = bytes(entry)
+                yield Carried(copied.manifest(session), entry, field=group.decode())
+                sent.entries[session, group] = entry
 
 
-def _later(state: Connection, keys: SlotKeys, place: PiecePlace, sent: SentAhead) -> list[Carried] | None:
-    """What a piece has as far as the manifest counts it, and the copy does not; notes it as sent. None if the piece is gone."""
-    known, piece = sent.changes.get(place.piece), place.piece
-    commands: list[Sequence[Arg]] = [("LRANGE", keys.changes_of(piece), known or 0, place.changes - 1)] if place.changes else []
-    if known is None:
-        commands.append(("DUMP", keys.base_of(piece)))
-    replies = untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES) if commands else []
-    changes = [bytes(c) for c in replies[0]] if place.changes else []
-    base = replies[-1] if known is None else None
-    if len(changes) != place.changes - (known or 0) or (known is None and place.base_bytes and base is None):
+def _together(places: Iterable[PiecePlace], sent: SentAhead | None) -> Iterator[list[PiecePlace]]:
+    """The pieces in turn, as many together as are read at once; a large one is alone."""
+    some, size = list[PiecePlace](), 0
+    for place in places:
+        more = place.change_bytes if sent is not None and place.piece in sent.changes else place.bytes
+        if some and (len(some) == _TOGETHER or size + more > _TOGETHER_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(place)
+        size += more
+    if some:
+        yield some
+
+
+def _later(state: Connection, keys: SlotKeys, places: Sequence[PiecePlace], sent: SentAhead) -> list[list[Carried] | None]:
+    """What each piece has as far as the manifest counts it, and the copy does not; notes it as sent. None for a piece that is gone."""
+    commands: list[Sequence[Arg]] = []
+    known = [sent.changes.get(place.piece) for place in places]
+    for (piece, changes, *_), before in zip(places, known, strict=True):
+        if changes > (before or 0):
+            commands.append(("LRANGE", keys.changes_of(piece), before or 0, changes - 1))
+        if before is None:
+            commands.append(("DUMP", keys.base_of(piece)))
+    replies = iter(untrusted.read(state, *commands, most_bytes=untrusted.STATE_BYTES) if commands else [])
+    return [_after(before, place, replies, sent) for place, before in zip(places, known, strict=True)]
+
+
+def _after(before: int | None, place: PiecePlace, replies: Iterator[Any], sent: SentAhead) -> list[Carried] | None:
+    """The same for one piece, of which the copy had so many changes, or nothing; its replies are the next ones."""
+    changes = [bytes(c) for c in next(replies)] if place.changes > (before or 0) else []
+    base = next(replies) if before is None else None
+    if len(changes) != place.changes - (before or 0) or (before is None and place.base_bytes and base is None):
         return None
-    sent.changes[piece], copied = place.changes, CopyKeys("")
-    found = [] if base is None else [Carried(copied.base_of(piece), bytes(base))]
+    sent.changes[place.piece], copied = place.changes, CopyKeys("")
+    found = [] if base is None else [Carried(copied.base_of(place.piece), bytes(base))]
     if changes:
-        found.append(Carried(copied.changes_of(piece), b"".join(changes), [len(c) for c in changes]))
+        found.append(Carried(copied.changes_of(place.piece), b"".join(changes), [len(c) for c in changes]))
     return found
 
 
@@ -105,10 +129,12 @@ def handed_over(state: Connection, keys: SlotKeys, version: int, sent: SentAhead
     for session in (bytes(s).decode() for s in sessions):
         key = top.manifest(session)
         (manifest,) = untrusted.read(state, ("HGETALL", key), most_bytes=untrusted.STATE_BYTES)
-        for place in (pieces.parsed(entry, key)[0] for entry in manifest[1::2]):
-            later = _later(state, keys, place, sent) if sent is not None and place.piece in sent.changes else None
-            whole = (keys.base_of(place.piece), keys.changes_of(place.piece))
-            yield from starmap(Carried, dumped(state, keys, *whole)) if later is None else later
+        for some in _together((pieces.parsed(entry, key)[0] for entry in manifest[1::2]), sent):
+            begun = [place for place in some if sent is not None and place.piece in sent.changes]
+            later = dict(zip(begun, _later(state, keys, begun, sent), strict=True)) if sent is not None else {}
+            yield from chain.from_iterable(found for found in later.values() if found)
+            whole = [name for p in some if later.get(p) is None for name in (keys.base_of(p.piece), keys.changes_of(p.piece))]
+            yield from starmap(Carried, _dumped(state, keys, whole))
         yield from starmap(Carried, dumped(state, top, key))
     yield from starmap(Carried, dumped(state, top, top.dead, top.pending, top.replay, top.sessions))
 
@@ -116,7 +142,13 @@ def handed_over(state: Connection, keys: SlotKeys, version: int, sent: SentAhead
 def dumped(state: Connection, top: StateKeys, *keys: str) -> Iterator[Dumped]:
     """Those of these keys that exist, by their names below the prefix of `top`."""
     for key in keys:
-        (value,) = untrusted.read(state, ("DUMP", key), most_bytes=untrusted.STATE_BYTES)
+        yield from _dumped(state, top, [key])
+
+
+def _dumped(state: Connection, top: StateKeys, keys: Sequence[str]) -> Iterator[Dumped]:
+    """The same, read together."""
+    values = untrusted.read(state, *(("DUMP", key) for key in keys), most_bytes=untrusted.STATE_BYTES) if keys else []
+    for key, value in zip(keys, values, strict=True):
         if value is not None:
             yield key.removeprefix(top.prefix), bytes(value)
 
@@ -142,9 +174,8 @@ def taken(state: Connection, keys: SlotKeys) -> int:
 def bring_ahead(state: Connection, keys: SlotKeys, copy: str, carried: Iterable[Carried]) -> None:
     """Write `carried` to the copy of that name, beside the slot's keys; durable when it returns. ProtocolError if it does not fit."""
     staged = keys.taking(copy)
-    for part in carried:
-        written = staged.named(_WRITTEN)
-        state.transaction([*_writes(staged, part), ("SADD", written, part.key), ("PEXPIRE", written, _COPY_MS)])
+    for _ in _write(state, staged, carried, noted=True):
+        pass
     synced(state, _WHAT)
 
 
@@ -160,13 +191,32 @@ def copied(state: Connection, keys: SlotKeys, version: int, copy: str, carried: 
     if not state.call("SET", staged.named("begun"), 1, "NX", "PX", _COPY_MS):
         raise ProtocolError(f"copy {copy} of what goes to {keys} has been completed before, or in part; expected another name")
     names = [""]  # never empty, even if nothing was handed over
-    for part in carried:
-        state.transaction(_writes(staged, part))
-        names.append(part.key)
+    for some in _write(state, staged, carried):
+        names += some
     # Written last: `take` needs it, and all that it names, since a part may have expired by then.
     everything = staged.named("all")
     state.transaction([("RPUSH", everything, *names), ("PEXPIRE", everything, _COPY_MS)])
     return copy
+
+
+def _write(state: Connection, staged: CopyKeys, carried: Iterable[Carried], *, noted: bool = False) -> Iterator[list[str]]:
+    """Write the parts, as many together as are written at once, and yield their keys; `noted`: as written ahead."""
+    left, noting = iter(carried), staged.named(_WRITTEN)
+    while some := list(_portion(left)):
+        names = [part.key for part in some]
+        commands = [command for part in some for command in _writes(staged, part)]
+        state.transaction([*commands, *([("SADD", noting, *names), ("PEXPIRE", noting, _COPY_MS)] if noted else [])])
+        yield names
+
+
+def _portion(left: Iterator[Carried]) -> Iterator[Carried]:
+    """The parts that are written at once."""
+    size = 0
+    for part in islice(left, _TOGETHER):
+        yield part
+        size += len(part.value)
+        if size >= _TOGETHER_BYTES:
+            return
 
 
 def _writes(staged: CopyKeys, part: Carried) -> list[Sequence[Arg]]:
