@@ -23,20 +23,18 @@ from benchmarks.harness.tables import Section
 from benchmarks.loads.changes import Changes, Moved, Seen
 from benchmarks.loads.keyed_load import KeyedLoad, rows_of_frame
 from benchmarks.suites import update
-from benchmarks.suites.migration import QUICK_SIZES_MB, SIZES_MB, STRATEGIES
+from benchmarks.suites.migration import EVENTS, MOST_MB, QUICK_SIZES_MB, SIZES_MB, STRATEGIES
 from tests.support.nodes import Nodes, nodes
 from udo_protocol.errors import UdoError, UsageError
 from udo_protocol.limits import KEY_GROUPS
 
 NODES = ("a", "b")
-COUNT, QUICK_COUNT = 10, 2
+# The number of moves there and back of each strategy, after a first one that is dropped.
+COUNT, QUICK_COUNT = 5, 1
 _STUCK_S = 120.0
 
-OPTIONS = [
-    click.option("--most-mb", type=click.IntRange(1), default=None, help="Leave out states larger than this."),
-    click.option("--count", type=click.IntRange(2), default=None, help=f"Of each kind of move (default: {COUNT}, quick: {QUICK_COUNT})."),
-    click.option("--rate", type=click.IntRange(200), default=update.RATE, show_default=True, help="Events/s."),
-]
+_COUNT_HELP = f"Of each kind of move, there and back (default: {COUNT}, quick: {QUICK_COUNT})."
+OPTIONS = [MOST_MB, click.option("--count", type=click.IntRange(1), default=None, help=_COUNT_HELP), EVENTS]
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class OverNodes(Changes):
         for _ in api.move_groups(self.name, range(KEY_GROUPS), slot, strategy, _STUCK_S, self._at):
             pass
 
-    def there_and_back(self, strategy: str) -> None:
+    def to_other(self, strategy: str) -> None:
         """Move all groups from the node that they are on to the other one."""
         self._at = NODES[1 - NODES.index(self._at)]
         self.move(strategy)
@@ -113,10 +111,10 @@ def run(*, quick: bool, driver: str, seed: int, most_mb: int | None = None, coun
                 deployed = OverNodes(cluster, mb, rate, seed)
                 for at in range(count + 1):  # the first one warms up
                     for strategy in STRATEGIES:
-                        seen = deployed.during(partial(deployed.there_and_back, strategy))
+                        both = [deployed.during(partial(deployed.to_other, strategy)) for _ in NODES]
                         if at:
-                            found[strategy].setdefault(str(mb), []).append(seen)
-                say(f"{mb} MB: {count} moves of each kind")
+                            found[strategy].setdefault(str(mb), []).extend(both)
+                say(f"{mb} MB: {count} moves of each kind, there and back")
                 deployed.judge()
                 events += deployed.load.sent
                 deployed.remove()

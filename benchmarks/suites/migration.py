@@ -42,10 +42,12 @@ _MOVE_S = 120.0
 # A row of a strategy's table: (MB moved, events since the checkpoint).
 Cell = tuple[int, int]
 
+MOST_MB = click.option("--most-mb", type=click.IntRange(1), default=None, help="Leave out states larger than this.")
+EVENTS = click.option("--rate", type=click.IntRange(200), default=update.RATE, show_default=True, help="Events/s.")
 OPTIONS = [
-    click.option("--most-mb", type=click.IntRange(1), default=None, help="Leave out states larger than this."),
+    MOST_MB,
     click.option("--count", type=click.IntRange(1), default=None, help=f"Of each kind of move (default: {COUNT}, quick: {QUICK_COUNT})."),
-    click.option("--rate", type=click.IntRange(200), default=update.RATE, show_default=True, help="Events/s."),
+    EVENTS,
 ]
 
 
