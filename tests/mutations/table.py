@@ -133,6 +133,12 @@ MUTATIONS = {
         "for k, v in values.items()}",
         "runtime/test_undo.py::test_whoever_reads_or_follows_the_stored_form_has_the_undo_of_one_that_was_never_stored",
     ),
+    "empty-before-forgotten": Mutation(
+        "runtimes/python/udo_runtime/state/stored_values.py",
+        "noting(-1)) is not None:",
+        "None) is not None:",
+        "runtime/test_undo.py::test_whoever_reads_or_follows_the_stored_form_has_the_undo_of_one_that_was_never_stored",
+    ),
     "older-changes-applied": Mutation(
         "runtimes/python/udo_runtime/durable/standby.py",
         "        if 0 < saves_in(meta) <= group.saves:",

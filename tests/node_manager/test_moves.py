@@ -315,7 +315,7 @@ def test_groups_of_an_instance_that_an_earlier_release_started_stay_until_it_is_
     for path in (cluster.node.home / "handles").glob("*.json"):
         record = json.loads(path.read_text())
         if record.get("slot") == first:
-            assert record.pop("abilities") == ["moves groups 2", "reads copies"]
+            assert record.pop("abilities") == ["moves groups 3", "reads copies"]
             path.write_text(json.dumps(record))
     cluster.start_node()
     with pytest.raises(Conflict, match=f"slot {first} of deployment 'd' was started by an earlier release, which cannot move key groups"):

@@ -219,8 +219,8 @@ def test_an_instance_of_an_earlier_release_reads_nothing_ahead_and_gets_all(clus
     handles = {path: json.loads(path.read_text()) for path in (daemon.home / "handles").glob("*.json")}
     for path, record in handles.items():
         if record.get("deployment") == "count":
-            assert record["abilities"] == ["moves groups 2", "reads copies"]
-            path.write_text(json.dumps({**record, "abilities": ["moves groups 2"]}))
+            assert record["abilities"] == ["moves groups 3", "reads copies"]
+            path.write_text(json.dumps({**record, "abilities": ["moves groups 3"]}))
     cluster.start("b")
     query.tried("ac", partial(moved, cluster, "a", [3, 99], "b"))
     query.epoch("c")

@@ -144,6 +144,21 @@ def test_a_checkpoint_writes_what_changed_since_the_last_one_however_much_the_ep
     assert {unpack(v)["n"] for v in again.values.values()} == {1}
 
 
+def test_a_group_that_was_empty_before_the_epoch_is_folded_into_a_base_alone() -> None:
+    """Bases are read faster than changes, and what a query begins with is most of what it has for a while."""
+    group, saved = Group(), StoredGroup()
+    for keys in ("abc", "cd"):
+        do(group, Label(1, 0, 0), "change", dict.fromkeys(keys, 1))
+        saved, _ = checkpoint(group, saved, fold=True)
+        assert saved.base and not saved.deltas
+        group = Group.restore(saved)
+    assert group.undo == dict.fromkeys("abcd")
+    do(group, Label(1, 0, 0), "end", {})
+    saved, _ = epoch_of(group, 1, saved, "ae", 1)
+    group = Group.restore(saved)
+    assert {k: v and unpack(v) for k, v in group.undo.items()} == {"a": {"n": 1}, "e": None}
+
+
 def test_what_an_epoch_has_changed_is_folded_a_part_at_a_time() -> None:
     """Folded within the epoch, it is written once more; all groups outgrow their bases at the same checkpoint."""
     session, names, folded = Session("s"), (f"p{n}" for n in itertools.count()), []

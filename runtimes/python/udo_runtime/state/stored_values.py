@@ -71,10 +71,13 @@ def empty_values(versions: Versions | None) -> MutableMapping[Any, bytes]:
 def whole_values(
     versions: Versions | None, base: bytes | None, deltas: list[bytes], noting: Callable[[int], Noted | None] = lambda _: None
 ) -> MutableMapping[Any, bytes]:
-    """The values from a stored base and the changes after it. `noting`: where to note the values that a change replaces, by its number."""
+    """The values from a stored base and the changes after it. `noting`: where to note the values that a change, or the base (-1), replaces,
+    by its number."""
     values = empty_values(versions)
     if base and isinstance(values, dict):
         values = read_values(versions, base)  # type: ignore[assignment]
+        if (noted := noting(-1)) is not None:
+            noted.note(values.keys(), [None] * len(values), None)
     elif base:
         lay(versions, values, base)
     for at, packed in enumerate(deltas):

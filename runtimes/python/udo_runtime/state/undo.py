@@ -2,9 +2,10 @@
 
 Usually they are not stored. A group is stored as a base and changes; the base with the first `since` of these is the state before the
 epoch, and the other changes name the keys that the attempt has changed. So a checkpoint within an epoch writes only what has changed
-since the last one, however much the epoch has changed by then, and whoever reads the changes knows the undo. Otherwise it is stored
-itself, with the group's label: for an attempt that began with values that no checkpoint has, those of an older one that it undid, and
-for columns, whose old values are cheap to store and dear to find.
+since the last one, however much the epoch has changed by then, and whoever reads the changes knows the undo. Of a group that was empty
+before the epoch the base itself is what the epoch has changed. Otherwise the undo is stored itself, with the group's label: for an
+attempt that began with values that no checkpoint has, those of an older one that it undid, and for columns, whose old values are cheap
+to store and dear to find.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from udo_runtime.state.noted import Noted
 from udo_runtime.state.stored_values import packed_rows, read_values, version_of
 from udo_runtime.state.versions import Versions
 
+# The value of `since` if the group had no values before the epoch, and the base has some.
+_EMPTY_BEFORE = -1
+
 
 class Undo:
     """One group's undo.
 
-    `since`: the number of stored changes after which the values are those before the epoch; None: the undo is stored itself.
+    `since`: the number of stored changes after which the values are those before the epoch; _EMPTY_BEFORE: those are none, and the base
+    is of the epoch; None: the undo is stored itself.
     `beside_base`: bytes of the change that was written together with the present base, since the undo needed it.
     """
 
@@ -62,10 +67,14 @@ class Undo:
         """The values in stored form, if they were read so and have not been decoded since."""
         return self._noted if isinstance(self._noted, bytes) else None
 
-    def fold(self, before: Delta, values: Mapping[Any, bytes], dirty: Delta, versions: Versions | None) -> tuple[bytes, bytes]:
+    def fold(self, before: Delta, values: Mapping[Any, bytes], dirty: Delta, versions: Versions | None) -> tuple[bytes, bytes | None]:
         """A new base, of the values before the epoch, and the change after it, of those that the epoch has changed, and of all that changed
-        since the last checkpoint (`dirty`), for readers of changes. `before`: the undo."""
+        since the last checkpoint (`dirty`), for readers of changes. If there were none before the epoch, the base has all values, and no
+        change follows: bases are read faster. `before`: the undo."""
         former = {k: v for k, v in {**values, **before}.items() if v is not None}
+        if not former:
+            self.since, self.beside_base = _EMPTY_BEFORE, 0
+            return packed_rows(versions, values), None
         change = packed_rows(versions, dirty | {k: now for k, v in before.items() if (now := values.get(k)) != v})
         self.since, self.beside_base = 0, len(change)
         return packed_rows(versions, former), change
@@ -81,7 +90,7 @@ class Undo:
         self.since, self._noted = stored, self._followed
 
     def noting(self, at: int) -> Noted | None:
-        """The place to note the values that stored change number `at` replaces; None: they are not needed."""
+        """The place to note the values that stored change number `at` (-1: the base) replaces; None: they are not needed."""
         return self._followed if self.since is not None and at >= self.since else None
 
 
