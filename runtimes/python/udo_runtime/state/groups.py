@@ -234,7 +234,7 @@ class Group:
 
     def _replace(self, keys: Iterable[Any], packed: Sequence[bytes | None], old: Sequence[bytes | None]) -> None:
         """Set the packed values of keys; `old`: the current ones."""
-        if None in old or None in packed:
+        if not all(old) or not all(packed):
             for key, value in zip(keys, packed, strict=True):
                 self._put(key, value)
             return

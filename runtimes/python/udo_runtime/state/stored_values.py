@@ -47,13 +47,19 @@ def saves_in(meta: bytes) -> int:
 
 def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: bytes, noted: Noted | None = None) -> None:
     """Apply a stored base or change to `values`; the values that it replaces are noted in `noted`."""
-    as_columns = noted is None and packed[0] == COLUMNS and state_version(packed) == version_of(versions)
-    if as_columns and isinstance(values, ColumnValues) and values.lay(packed):
-        return
+    if noted is None and state_version(packed) == version_of(versions):
+        if isinstance(values, ColumnValues):
+            if packed[0] == COLUMNS and values.lay(packed):
+                return
+        elif packed[0] != COLUMNS and not (versions is not None and versions.requires_types):
+            _, keys, states = unpack_tuples(packed)
+            if all(states):
+                values.update(zip(findable(keys), states, strict=True))
+                return
     delta = read_values(versions, packed)
     if noted is not None:
         noted.note(delta.keys(), list(map(values.get, delta)), values.layout if isinstance(values, ColumnValues) else None)
-    if None not in delta.values():
+    if all(delta.values()):
         values.update(delta)
         return
     for key, value in delta.items():
