@@ -29,7 +29,7 @@ class Noted:
 
     def note(self, keys: Collection[object], raws: Sequence[bytes | None], layout: Layout | None) -> None:
         """Note the packed values of keys."""
-        noted = self.by_key if TIMERS in keys and len(keys) == 1 else self.folded(layout)  # timers are in no block
+        noted = self.by_key if len(keys) == 1 and TIMERS in keys else self.folded(layout)  # timers are in no block
         if noted.keys().isdisjoint(keys):
             noted.update(zip(keys, raws, strict=True))
             return

@@ -47,14 +47,17 @@ def saves_in(meta: bytes) -> int:
 
 def lay(versions: Versions | None, values: MutableMapping[Any, bytes], packed: bytes, noted: Noted | None = None) -> None:
     """Apply a stored base or change to `values`; the values that it replaces are noted in `noted`."""
-    if noted is None and state_version(packed) == version_of(versions):
+    if state_version(packed) == version_of(versions):
         if isinstance(values, ColumnValues):
-            if packed[0] == COLUMNS and values.lay(packed):
+            if noted is None and packed[0] == COLUMNS and values.lay(packed):
                 return
         elif packed[0] != COLUMNS and not (versions is not None and versions.requires_types):
             _, keys, states = unpack_tuples(packed)
             if all(states):
-                values.update(zip(findable(keys), states, strict=True))
+                keys = findable(keys)
+                if noted is not None:
+                    noted.note(keys, list(map(values.get, keys)), None)
+                values.update(zip(keys, states, strict=True))
                 return
     delta = read_values(versions, packed)
     if noted is not None:
