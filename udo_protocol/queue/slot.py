@@ -212,7 +212,8 @@ def drop_slot(state: Connection, queue: Connection, keys: SlotKeys) -> None:
                 break
 
 
-# Abilities that instances of earlier releases lack; an instance reports them when it has loaded. 3: it reads groups whose undo is a number, also -1.
+# Abilities that instances of earlier releases lack; an instance reports them when it has loaded. 3: it reads groups whose undo is a number,
+# or -1.
 MOVES_GROUPS = "moves groups 3"
 # It reads key groups of another node ahead of their move, from a copy.
 READS_COPIES = "reads copies"
