@@ -14,14 +14,17 @@ from udo_runtime.engine.content import Piece
 from udo_runtime.state.codec import unpack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.label import Label
+from udo_runtime.state.layout import Layout
 from udo_runtime.state.session import Session
 from udo_runtime.state.stored_values import saves_in
+from udo_runtime.state.versions import Versions
 
 from tests.conftest import Servers
 from tests.runtime.conftest import P
 from tests.support.attempt import group_of
 from tests.support.counters import Start, an_attempt, counter
 from tests.support.stored_groups import checkpoint
+from udo_protocol.formats.state_types import StateTypes
 from udo_protocol.state.pieces import StoredGroup
 
 KEYS = "abcdef"
@@ -157,6 +160,24 @@ def test_a_group_that_was_empty_before_the_epoch_is_folded_into_a_base_alone() -
     saved, _ = epoch_of(group, 1, saved, "ae", 1)
     group = Group.restore(saved)
     assert {k: v and unpack(v) for k, v in group.undo.items()} == {"a": {"n": 1}, "e": None}
+
+
+@pytest.mark.parametrize("folds", [(True, False), (False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_version_that_keeps_columns_has_the_undo_of_the_rows_that_it_reads(epoch: int, folds: tuple[bool, bool]) -> None:
+    layout = Layout.of(StateTypes({"n": "int64"}))
+    group, saved = Group(Versions(0)), StoredGroup()
+    for at in range(epoch):
+        do(group, Label(1, at, 0), "change", {"a": 1, "d": 1})
+        saved, _ = checkpoint(group, saved)
+        do(group, Label(1, at, 0), "end", {})
+    for keys, fold in zip(("abc", "ce"), folds, strict=True):
+        do(group, Label(1, epoch, 0), "change", dict.fromkeys(keys, 1))
+        saved, _ = checkpoint(group, saved, fold=fold)
+    columns = Group.restore(saved, Versions(0, layout=layout))
+    assert known(columns)[:-1] == known(group)[:-1], "all but the size"
+    columns.touch(Label(1, epoch, 1), 0)
+    assert {k: unpack(v) for k, v in columns.values.items()} == {k: {"n": 1} for k in "ad" if epoch}
 
 
 def test_what_an_epoch_has_changed_is_folded_a_part_at_a_time() -> None:

@@ -88,7 +88,7 @@ def whole_values(
         if (noted := noting(-1)) is not None:
             noted.note(values.keys(), [None] * len(values), None)
     elif base:
-        lay(versions, values, base)
+        lay(versions, values, base, noting(-1))
     for at, packed in enumerate(deltas):
         lay(versions, values, packed, noting(at))
     return values
