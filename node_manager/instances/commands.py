@@ -10,13 +10,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from node_manager.drivers import users
 from node_manager.drivers.base import Allowance, Driver, Inside
-from node_manager.images.images import OperatorImage
 from node_manager.instances import instance_files, linking
 from udo_protocol.formats.manifest import Manifest
+
+if TYPE_CHECKING:
+    from node_manager.images.images import OperatorImage
 
 # Options that keep the packages of the user, and of the folder that Python runs in, off its module path.
 ALONE = ("-s", "-P", "-S")

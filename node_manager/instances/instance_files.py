@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from node_manager.images.images import OperatorImage
+if TYPE_CHECKING:
+    from node_manager.images.images import OperatorImage
 
 
 def place(image: OperatorImage, directory: Path) -> None:

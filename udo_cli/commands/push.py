@@ -75,7 +75,7 @@ def command(
     at most. Layers that the registry has are not sent again. With --image only operator.toml is taken from DIRECTORY; such
     an operator needs nodes with the Docker driver.
     """
-    from udo_cli.packing import archive, bases, build, image, migration, provenance
+    from udo_cli.packing import archive, bases, build, image, provenance
     from udo_cli.packing.requirements import current_target
     from udo_cli.packing.upload import upload
     from udo_cli.platform import throwaway
@@ -115,6 +115,8 @@ def command(
                 else:
                     output.say(f"not checked: packaged for {target.python_tag} {target.platform}, this is {' '.join(current_target())}")
                 if deployment:
+                    from udo_cli.packing import migration
+
                     migration.check(operator, deployment, output.say)
         if api is not None and not dry_run:
             upload(api, manifest, made, output.say, provenance.of(directory, made, settings.user, package.image or "folder"), key)
@@ -130,17 +132,20 @@ def command(
 
 def _check(packed: Packed, operator: UnpackedOperator, samples: Path | None, config: OperatorConfig) -> None:
     """OperatorError or SchemaError if the operator does not answer its samples, or, without samples, cannot be imported."""
-    from udo_cli import events
-    from udo_cli.packing import isolated, tried
     from udo_cli.text import output
-    from udo_protocol.errors import OperatorError, SchemaError
 
     manifest = packed.manifest
     if samples is None or not samples.exists():
+        from udo_cli.packing import isolated
+
         what = f"{manifest.command[0]} speaks the operator protocol" if manifest.command else f"{manifest.entry} can be imported"
         output.say(f"checking that {what}")
         isolated.check_import(operator)
         return
+    from udo_cli import events
+    from udo_cli.packing import tried
+    from udo_protocol.errors import OperatorError, SchemaError
+
     batches = events.read(samples, manifest.input_schema, _BATCH_ROWS)
     try:
         trial = tried.answer(packed, batches, config)
