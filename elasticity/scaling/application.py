@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from elasticity.scaling import edf
 from elasticity.scaling.edf import Bucket
-from elasticity.scaling.model import Plan
+from elasticity.scaling.model import Kind, Plan
 
 INTERVAL_S = 30.0
 
@@ -33,6 +33,11 @@ class Proposal:
     def cost_ms(self) -> float:
         """The downtime that the plan costs, in ms (Plan.cost_ms)."""
         return self.plan.cost_ms
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the plan's step."""
+        return self.plan.kind
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class SlaSettings(edf.TokenSettings):
 
 
 def sla(sample: ApplicationSample, memory: Bucket | None, settings: SlaSettings) -> tuple[ApplicationDecision, Bucket]:
-    """Grant by gain ÷ cost, best first, a token each, while the downtime of the last hour stays within the SLA's.
+    """Grant by gain ÷ cost, best first, a token each but for balancing, while the downtime of the last hour stays within the SLA's.
 
     Nothing is granted while a deployment has no figures: missing figures do not count as a good response time.
     """

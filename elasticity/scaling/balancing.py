@@ -8,7 +8,7 @@ swings back and forth within it is not followed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from elasticity.scaling.model import GAIN, KeyGroups, OperatorSample, Plan, Samp
 SLACK = 0.05
 _NAMED = 3
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class BalanceSettings:
 @dataclass(frozen=True)
 class BalanceMemory:
     """The state of one operator. mean: events/window of each group over about the last reverse_s, times `weight`; moved: when each group
-    moved last."""
+    moved last; replicas: the names of all replicas, and that of each group's replica, as last seen over nodes."""
 
     mean: Floats | None = None
     weight: float = 0.0
@@ -56,6 +57,7 @@ class BalanceMemory:
     due: int = 0
     last_s: float | None = None
     moved: Mapping[int, float] = field(default_factory=dict)
+    replicas: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -71,29 +73,49 @@ class BalanceProposal:
 def propose(
     sample: Sample, operator: OperatorSample, memory: BalanceMemory, settings: BalanceSettings
 ) -> tuple[BalanceProposal, BalanceMemory]:
-    """The balancing policy's move, if one is due, and the memory with this sample; `granted` records that it is made."""
+    """The balancing policy's move, if one is due, and the memory with this sample; `granted` records that it is made.
+
+    Over nodes that is seen by itself, since others decide whether it is made, and move groups as well.
+    """
     seen = operator.groups
     if not settings.balance or seen is None or guards.unmeasured(operator):
         return BalanceProposal(), replace(memory, due=0)
     memory = _remembered(memory, np.array(seen.events, float), sample.at_s, settings.reverse_s)
-    if len(operator.replicas) < 2 or not sum(seen.events):
+    names = (*(r.name for r in operator.replicas), *seen.elsewhere)
+    if seen.elsewhere:
+        memory = _seen_to_move(memory, names, seen.places, sample.at_s, settings.reverse_s)
+    if len(names) < 2 or not sum(seen.events):
         return BalanceProposal(), replace(memory, due=0)
     decision, keys = _decided(seen, len(operator.replicas), sample.at_s, memory, settings)
     hot = _named(decision, seen)
-    nothing = BalanceProposal(too_hot=hot, hot_replica=seen.places[decision.too_hot[0]] if hot else None)
+    hottest = seen.places[decision.too_hot[0]] if hot else len(operator.replicas)
+    nothing = BalanceProposal(too_hot=hot, hot_replica=hottest if hottest < len(operator.replicas) else None)
     use = max(r.use or 0.0 for r in operator.replicas)
     if not keys or (use < settings.balance_use and guards.backlog_s(operator) < guards.BACKLOG_S):
         return nothing, replace(memory, due=0)
     memory = replace(memory, due=memory.due + 1)
     if memory.due < settings.balance_confirm or (memory.last_s is not None and sample.at_s - memory.last_s < settings.balance_s):
         return nothing, memory
-    return replace(nothing, plan=_plan(sample, operator, decision, keys, hot)), memory
+    return replace(nothing, plan=_plan(sample, operator, decision, [(g, names[int(decision.keys_map[g])]) for g in keys], hot)), memory
 
 
 def granted(memory: BalanceMemory, step: Plan, at_s: float, stay_s: float) -> BalanceMemory:
     """The memory after that step is granted."""
+    return _moved(memory, (group for group, _ in step.groups), at_s, stay_s)
+
+
+def _moved(memory: BalanceMemory, groups: Iterable[int], at_s: float, stay_s: float) -> BalanceMemory:
     stays = {group: when for group, when in memory.moved.items() if at_s - when < stay_s}
-    return replace(memory, due=0, last_s=at_s, moved={**stays, **dict.fromkeys((group for group, _ in step.groups), at_s)})
+    return replace(memory, due=0, last_s=at_s, moved={**stays, **dict.fromkeys(groups, at_s)})
+
+
+def _seen_to_move(memory: BalanceMemory, names: tuple[str, ...], places: tuple[int, ...], at_s: float, stay_s: float) -> BalanceMemory:
+    """The memory with the groups that have another replica than in the last sample. What moves to a new replica may move again at once."""
+    known, now = memory.replicas, (names, tuple(names[place] for place in places))
+    memory = replace(memory, replicas=now)
+    if set(known[0]) != set(names) or known[1] == now[1]:
+        return memory
+    return _moved(memory, (g for g, (was, name) in enumerate(zip(known[1], now[1], strict=True)) if was != name), at_s, stay_s)
 
 
 def _remembered(memory: BalanceMemory, events: Floats, at_s: float, stay_s: float) -> BalanceMemory:
@@ -108,27 +130,38 @@ def _remembered(memory: BalanceMemory, events: Floats, at_s: float, stay_s: floa
 def _decided(
     seen: KeyGroups, replicas: int, at_s: float, memory: BalanceMemory, settings: BalanceSettings
 ) -> tuple[BalanceDecision, list[int]]:
-    """The policy's decision, and those of its groups that may move; none if they alone would not help."""
-    places, events = np.array(seen.places), np.array(seen.events)
-    staying = [g for g, when in memory.moved.items() if at_s - when < settings.reverse_s and g < len(places)]
+    """The policy's decision, and those of its groups that may move; none if they alone would not help. replicas: the operator's own."""
+    places, events, engines = np.array(seen.places), np.array(seen.events), replicas + len(seen.elsewhere)
+    staying = {g for g, when in memory.moved.items() if at_s - when < settings.reverse_s and g < len(places)}
+    staying |= {g for g, place in enumerate(seen.places) if place >= replicas}
     held = None
     if staying:  # a group that weighs more than its load does not move
         held = np.zeros(len(places))
-        held[staying] = np.inf
+        held[list(staying)] = np.inf
     limits = BalanceLimits(
         settings.theta, SLACK, settings.balance_groups, events_per_byte=1.0 if staying else 0.0, chance_sigmas=settings.balance_sigmas
     )
-    decision: BalanceDecision = policies.find("balance", settings.balance)(LoadView(places, events, replicas, held), limits)
+    decision: BalanceDecision = policies.find("balance", settings.balance)(LoadView(places, events, engines, held), limits)
     keys = [int(g) for g in decision.keys if events[g] and g not in staying]
+    if seen.elsewhere:
+        keys = _of_one_pair(keys, places, decision, events)
     keys = sorted(sorted(keys, key=lambda g: (-int(events[g]), g))[: settings.balance_groups])
     after = places.copy()
     after[keys] = decision.keys_map[keys]
-    if not _lower(places, after, events.astype(float), replicas):
+    if not _lower(places, after, events.astype(float), engines):
         return decision, []
     assert memory.mean is not None
     past = memory.mean / memory.weight
-    worse = imb_score(eng_load(after, past, replicas)) > imb_score(eng_load(places, past, replicas))
+    worse = imb_score(eng_load(after, past, engines)) > imb_score(eng_load(places, past, engines))
     return decision, [] if worse else keys
+
+
+def _of_one_pair(keys: list[int], places: Ints, decision: BalanceDecision, events: Ints) -> list[int]:
+    """Those groups that go from one replica to one other: of all pairs the one with the most events."""
+    pairs = dict[tuple[int, int], list[int]]()
+    for g in keys:
+        pairs.setdefault((int(places[g]), int(decision.keys_map[g])), []).append(g)
+    return max(pairs.values(), key=lambda some: int(events[some].sum()), default=[])
 
 
 def _lower(before: npt.NDArray[np.integer], after: npt.NDArray[np.integer], events: Floats, replicas: int) -> bool:
@@ -143,10 +176,9 @@ def _named(decision: BalanceDecision, seen: KeyGroups) -> str:
     return f"key group {', '.join(shown)}{more}" if shown else ""
 
 
-def _plan(sample: Sample, operator: OperatorSample, decision: BalanceDecision, keys: list[int], hot: str) -> Plan:
-    why = f"imbalance {decision.before_percent:.0f} %, {len(keys)} key group{'s' * (len(keys) != 1)} move"
+def _plan(sample: Sample, operator: OperatorSample, decision: BalanceDecision, moves: list[tuple[int, str]], hot: str) -> Plan:
+    why = f"imbalance {decision.before_percent:.0f} %, {len(moves)} key group{'s' * (len(moves) != 1)} move"
     if hot:
         why += f"; no move helps {hot}"
-    moves = tuple((g, operator.replicas[int(decision.keys_map[g])].name) for g in keys)
     cost_ms = sample.downtime_ms.get("balance", 0.0)
-    return Plan(operator.name, "balance", len(operator.replicas), GAIN["balance"], cost_ms, why, groups=moves)
+    return Plan(operator.name, "balance", len(operator.replicas), GAIN["balance"], cost_ms, why, groups=tuple(moves))

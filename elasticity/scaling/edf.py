@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from elasticity.scaling import guards
-from elasticity.scaling.model import Host, OperatorSample, Plan, Sample, ScalingDecision, plan
+from elasticity.scaling.model import Host, Kind, OperatorSample, Plan, Sample, ScalingDecision, plan
 
 # Paper 5, section 4, as are the defaults of the settings.
 R_MAX_MS = 200.0
@@ -26,6 +26,10 @@ class Costed(Protocol):
     @property
     def cost_ms(self) -> float:
         """The downtime that the step costs, in ms."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the step."""
 
 
 Step = TypeVar("Step", bound=Costed)
@@ -192,19 +196,23 @@ def near(node: Host, nodes: dict[str, Host], rng: random.Random, u_max: float = 
 def application_manager(
     proposals: Iterable[Step], bucket: Bucket, at_s: float, downtime_share: float | None
 ) -> tuple[list[Step], list[tuple[Step, str]], Bucket]:
-    """The global policy (section 3.2): granted plans, declined ones with the reason, and the bucket afterwards."""
+    """The global policy (section 3.2): granted plans, declined ones with the reason, and the bucket afterwards.
+
+    Balancing needs no token (ours): it takes no further replica, and comes before steps that do.
+    """
     bucket = bucket.recent(at_s)
     granted, declined, tokens = list[Step](), list[tuple[Step, str]](), bucket.tokens
     down_ms, reserved = sum(ms for _, ms in (*bucket.spent, *bucket.reserved)), bucket.reserved
     for p in sorted(proposals, key=lambda p: p.gain / max(p.cost_ms, 1e-3), reverse=True):
         budget_ms = float("inf") if downtime_share is None else 1000 * downtime_share * DOWNTIME_WINDOW_S
-        if tokens < 1:
+        price = 0 if p.kind == "balance" else 1
+        if tokens < price:
             declined.append((p, "no token"))
         elif down_ms + p.cost_ms > budget_ms:
             declined.append((p, "the downtime of the last hour allows no more"))
         else:
             granted.append(p)
-            tokens -= 1
+            tokens -= price
             down_ms += p.cost_ms
             reserved = (*reserved, (at_s, p.cost_ms))
     return granted, declined, replace(bucket, tokens=tokens, reserved=reserved)

@@ -169,7 +169,7 @@ def _entry(made: Mapping[str, Any]) -> JournalEntry:
 
 def _groups(operator: Mapping[str, Any]) -> KeyGroups | None:
     found = operator.get("groups")  # journals of earlier releases have none
-    return KeyGroups(tuple(found["places"]), tuple(found["events"])) if found else None
+    return KeyGroups(tuple(found["places"]), tuple(found["events"]), tuple(found.get("elsewhere", ()))) if found else None
 
 
 def plan_of(made: Mapping[str, Any]) -> Plan:

@@ -1,9 +1,9 @@
 """The Operator Manager of an application's deployment on a node (paper 5, section 3.1): it proposes, and acts only within the
 deployment's bounds.
 
-The node carries out granted steps at once: the bounds themselves, and balancing, which takes no further replica. Every other step is
-declined with the reason `ASKED`: the application's manager is asked for it (application.py). Reversals are judged by the changes that
-were observed, not by those that were proposed.
+The node carries out granted steps at once: the bounds themselves, and balancing, which takes no further replica. Every other step, and
+over nodes balancing as well, is declined with the reason `ASKED`: the application's manager is asked for it (application.py). Reversals are
+judged by the changes that were observed, not by those that were proposed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from elasticity.scaling.model import GAIN, Kind, OperatorSample, Plan, Sample, S
 
 ASKED = "asked of the application's manager"
 LAST = "the last slot of this node, where lanes are open"
+# ManagedSettings.spread of deployments whose slots are spread over nodes.
+STATELESS, WITH_STATE = 1, 2
 ADVICE = "advice only: each node has slots of its own, and its callers do not move with one"
 
 
@@ -33,11 +35,11 @@ class ManagedMemory:
 
 @dataclass(frozen=True)
 class ManagedSettings(edf.GuardedSettings, BalanceSettings):
-    """least, most: replicas. spread: 0 unless the deployment's slots are spread over nodes, then 1 without state, 2 with state.
+    """least, most: replicas. spread: 0 unless the deployment's slots are spread over nodes, then STATELESS or WITH_STATE.
 
     If spread, bounds are not enforced by the node, since the registry says how many slots a node has; a new slot may come to a neighbour,
-    and a slot may move there. With state that may be the node's last one, and a scale-out names the replica that gives the new slot key
-    groups.
+    and a slot may move there. With state that may be the node's last one, a scale-out names the replica that gives the new slot key
+    groups, and key groups are balanced by asking.
     """
 
     least: int = 1
@@ -72,8 +74,11 @@ def managed(
         if found.plan is not None and not local.settling(last, sample.at_s, settings.balance_s):
             scales_out = any(p.kind == "scale_out" and why is None for p, why in judged)
             if not (scales_out and local.balanced(mine, last, sample.at_s, reverse_s)):
-                granted.append(found.plan)
-                balances[o.name] = balancing.granted(mine, found.plan, sample.at_s, reverse_s)
+                if settings.spread:
+                    declined.append((found.plan, ASKED))
+                else:
+                    granted.append(found.plan)
+                    balances[o.name] = balancing.granted(mine, found.plan, sample.at_s, reverse_s)
                 judged = [(p, why or "its key groups are balanced first") for p, why in judged]
         declined += [(p, why or ASKED) for p, why in judged]
     return ScalingDecision(tuple(granted), tuple(declined)), ManagedMemory(calm, counts, steps, balances)
@@ -85,7 +90,7 @@ def asked(decision: ScalingDecision) -> tuple[Plan, ...]:
 
 
 def _against(step: Plan, now: int, settings: ManagedSettings) -> str | None:
-    if settings.spread == 1 and step.kind != "scale_out" and now < 2:
+    if settings.spread == STATELESS and step.kind != "scale_out" and now < 2:
         return LAST
     if step.kind == "migrate":
         return None if settings.spread else ADVICE
@@ -105,6 +110,6 @@ def _gain(sample: Sample, operator: OperatorSample, step: Plan, settings: Manage
     else:
         beyond = 1 - sum(use) / max(len(use) - 1, 1) / (settings.c * s_out) if settings.c * s_out else 0.0
     target = step.target if settings.spread or step.kind == "migrate" else None
-    if settings.spread == 2 and step.kind == "scale_out":
+    if settings.spread == WITH_STATE and step.kind == "scale_out":
         step = replace(step, replica=max(operator.replicas, key=lambda r: r.use or 0.0).name)
     return replace(step, gain=round(GAIN[step.kind] + min(max(beyond, 0.0), 1.0) * 0.99, 4), target=target)

@@ -44,10 +44,14 @@ class Replica:
 
 @dataclass(frozen=True)
 class KeyGroups:
-    """For each key group of a keyed operator: the place of its replica among the operator's, and its events in the last window_s."""
+    """For each key group of a keyed operator: the place of its replica among the operator's, and its events in the last window_s.
+
+    elsewhere: names of replicas on other nodes, whose places follow those of the operator's own; their key groups do not move from here.
+    """
 
     places: tuple[int, ...]
     events: tuple[int, ...]
+    elsewhere: tuple[str, ...] = ()  # journals of earlier releases have none
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ class Plan:
     """A step for one operator. replicas: their number afterwards; for prepare, the number to prepare a scale-out for (scale_out.py).
 
     scale_out: `target` is the node of the first new replica, if the policy chooses one, `replica` the one that shares its keys. migrate:
-    `replica` goes to `target`. scale_in: `replica` goes, if the policy chooses one. balance: key groups and the replica that each goes to.
+    `replica` goes to `target`. scale_in: `replica` goes, if the policy chooses one. balance: key groups and the replica that each goes to;
+    over nodes all of them from one replica to one other.
     cost_ms: downtime. why: for people.
     """
 

@@ -40,7 +40,7 @@ class Controlled:
     obstacle: str = ""
     paused: bool = False
     membership: Membership | None = None
-    spread: int = 0  # over nodes, where the registry carries out granted steps: 1 without state, 2 with state; else 0
+    spread: int = 0  # as ManagedSettings: over nodes, where the registry carries out granted steps
 
     @property
     def mode(self) -> str:

@@ -1,4 +1,5 @@
-"""Measures the delays to the registry's other nodes, by small calls between node managers, and remembers how busy they last were.
+"""Measures the delays to the registry's other nodes, by small calls between node managers, and remembers how busy they last were, and the
+load of the key groups of deployments over nodes.
 
 A delay is the round trip of gRPC's health check on an open connection, the shortest of a few: the cost of a call apart from its work. Nodes
 that do not listen for other hosts, or do not answer, are no neighbours.
@@ -7,8 +8,10 @@ that do not listen for other hosts, or do not answer, are no neighbours.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from math import inf
 from threading import Event
+from typing import Any
 
 from elasticity.scaling.model import Host
 from node_manager.deployments.across import Across
@@ -21,6 +24,8 @@ _FIRST_S = 1.0
 _TRIES = 3
 _TIMEOUT_S = 1.0
 _DIGITS = 3
+# Loads of key groups count for this long: the registry sends them every few seconds.
+_LOADS_S = 10.0
 
 
 class Neighbours:
@@ -31,6 +36,7 @@ class Neighbours:
         self._over = Event()
         self._delays_ms: dict[str, float] = {}
         self._hosts: dict[str, tuple[float, int]] = {}  # as the registry last said: use, room
+        self._loads: tuple[float, Mapping[str, Any]] = (-inf, {})  # when the registry last said it; deployment -> {nodes, events}
 
     def start(self) -> None:
         """Start to measure."""
@@ -45,9 +51,18 @@ class Neighbours:
         """Round trip to each node that answers."""
         return dict(self._delays_ms)
 
-    def told(self, hosts: Mapping[str, Mapping[str, float]]) -> None:
-        """Remember the registry's figures of all nodes: {use, room}."""
+    def told(self, hosts: Mapping[str, Mapping[str, float]], loads: Mapping[str, Any]) -> None:
+        """Remember the registry's figures of all nodes: {use, room}; and of deployments over nodes: {nodes, events}."""
         self._hosts = {name: (float(h["use"]), int(h["room"])) for name, h in hosts.items()}
+        self._loads = time.monotonic(), loads
+
+    def events(self, deployment: str, nodes: Collection[str]) -> tuple[int, ...] | None:
+        """The events of each key group lately, over all these nodes; None if they are not known of each."""
+        at_s, loads = self._loads
+        found = loads.get(deployment)
+        if found is None or time.monotonic() - at_s > _LOADS_S or not set(nodes) <= set(found["nodes"]):
+            return None
+        return tuple(map(int, found["events"]))
 
     def around(self, host: Host) -> tuple[Host, ...]:
         """`host`, this node, with its delays, followed by the neighbours whose delay and figures are both known."""

@@ -10,6 +10,7 @@ from itertools import groupby
 import structlog
 
 from elasticity import policies
+from elasticity.scaling import managed
 from elasticity.scaling.journal import Woken
 from elasticity.scaling.model import KeyGroups, Kind, Sample
 from elasticity.scaling.modes import OFF, Elasticity
@@ -28,6 +29,7 @@ from udo_protocol import supervised
 from udo_protocol.errors import Conflict, UsageError
 from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.state import rewinding
+from udo_protocol.state.placement import Placement
 
 _log = structlog.get_logger()
 # Loading a new slot's operator has a bound of its own; this one is for a node that is short of everything.
@@ -92,7 +94,7 @@ class NodePlant:
         if membership is not None:
             wish = replace(wish, mode=membership.mode, idle_after_s=0.0)
         steps = over_nodes and wanted is not None and (placed is None or placed.replication is None)
-        spread = (2 if wanted.image.manifest.key else 1) if steps and wanted is not None else 0
+        spread = (managed.WITH_STATE if wanted.image.manifest.key else managed.STATELESS) if steps and wanted is not None else 0
         return Controlled(deployment.name, wish, obstacle, wanted is None or changing, membership, spread)
 
     def sample(self, name: str, at_s: float, most: int) -> Sample:
@@ -115,13 +117,28 @@ class NodePlant:
         with contextlib.closing(self._servers.connect("state")) as state:
             if any(rewinding.kept(state, slot.keys) for slot in deployment.own):
                 raise Conflict(f"deployment {deployment.name!r} can be rolled back by what is kept of its state, which a move would end")
-        if self._moves.over_nodes(deployment.name):  # over nodes it is balanced by command
-            return None
+        if (placed := self._across.find(deployment.name)) is not None:
+            return self._groups_over_nodes(deployment, placed)
         now = self._moves.map(deployment)
         place = {slot.number: at for at, slot in enumerate(deployment.own)}
         if not place.keys() >= set(now.groups):  # the number of slots is being changed
             return None
         return KeyGroups(tuple(place[n] for n in now.groups), tuple(self._monitor.groups.events(deployment.name, len(now.groups))))
+
+    def _groups_over_nodes(self, deployment: NodeDeployment, placed: Placement) -> KeyGroups | None:
+        """The same over all nodes, as the registry last told the loads. None unless they are known of all of them."""
+        events, own = self._neighbours.events(deployment.name, placed.nodes), placed.of(self.node)
+        if events is None or len(own) != len(deployment.own):  # the number of slots is being changed
+            return None
+        others = [place for place in range(len(placed.nodes)) if place not in own]
+        at = {place: i for i, place in enumerate((*own, *others))}
+        return KeyGroups(tuple(at[place] for place in placed.map(len(events)).groups), events, tuple(map(placed.name, others)))
+
+    def events(self, name: str) -> list[int]:
+        """The events of each key group in the slots of this node, lately; none if the deployment has just gone."""
+        deployment = self._deployments.get(name)
+        wanted = deployment.slot.wanted if deployment is not None else None
+        return self._monitor.groups.events(name, wanted.config.key_groups) if wanted is not None else []
 
     def scale(self, name: str, slots: int) -> None:
         deployment = self._deployments.find(name)

@@ -7,7 +7,7 @@ once, and only if the deployment still has the slots that it was proposed for; i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from threading import Event, Lock
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from elasticity.scaling import managed
 from elasticity.scaling.journal import plan_of
 from node_manager.control.controllers import Controlled
 from node_manager.manager import Manager
@@ -33,7 +34,7 @@ class ProposalCalls(Protocol):
     """The part of udo_protocol.registry.api.Registry that is used here."""
 
     def propose(self, node: str, told: Mapping[str, object]) -> Mapping[str, Any]:
-        """Report `told`; return {hosts, grants, moves}."""
+        """Report `told`; return {hosts, grants, moves, loads}."""
 
 
 class Asking:
@@ -87,7 +88,7 @@ class Asking:
         with self._lock:
             for told in done:
                 self._done.pop(told["id"], None)
-        m.neighbours.told(reply["hosts"])
+        m.neighbours.told(reply["hosts"], reply.get("loads", {}))  # a registry of an earlier release sends no loads
         there = {d.name: d for d in deployments}
         for grant in reply["grants"]:
             if grant["id"] not in self._known and not self._over.is_set():
@@ -109,7 +110,7 @@ class Asking:
         number, replicas, plans = m.controllers.asked(d.name)
         if d.spread:  # the registry knows slots by the names that producers are told
             names = {str(slot.number): f"{self._node}/{at}" for at, slot in enumerate(own)}
-            plans = tuple(replace(p, replica=names.get(p.replica or "")) for p in plans)
+            plans = tuple(replace(p, replica=names.get(p.replica or ""), groups=_renamed(p.groups, names)) for p in plans)
         return {
             "deployment": d.name,
             "response_ms": round(max(responses), 3) if responses else None,
@@ -118,6 +119,7 @@ class Asking:
             "number": number,
             "replicas": replicas,
             "proposals": [] if d.obstacle and not d.spread else [asdict(p) for p in plans],
+            "events": m.plant.events(d.name) if d.spread == managed.WITH_STATE else [],
         }
 
     def _carry_out(self, grant: Mapping[str, Any], there: Mapping[str, Controlled]) -> None:
@@ -137,3 +139,7 @@ class Asking:
     def _over_with(self, identity: str, error: str, replicas: int) -> None:
         with self._lock:
             self._done[identity] = {"id": identity, "replicas": replicas, "error": error[:2000]}
+
+
+def _renamed(groups: Sequence[tuple[int, str]], names: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
+    return tuple((group, names.get(to, to)) for group, to in groups)

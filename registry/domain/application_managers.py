@@ -9,8 +9,9 @@ registry processes, one decides (Store.leads); the others refuse nodes' reports,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from threading import Event, Lock
 from typing import Any
 
@@ -29,6 +30,7 @@ from registry.domain.presence import Presence
 from registry.store.store import Store
 from udo_protocol import supervised
 from udo_protocol.errors import UdoError, Unavailable, UsageError
+from udo_protocol.limits import MOST_KEY_GROUPS
 
 # A node's figures count for this long: it sends them every few seconds.
 TOLD_S = 10.0
@@ -39,7 +41,8 @@ _HOUR_S = 3600.0
 
 
 class PartBody(BaseModel):
-    """A deployment of an application on a node. number: that of the Operator Manager's decision; down_s: since its node manager started."""
+    """A deployment of an application on a node. number: that of the Operator Manager's decision; down_s: since its node manager started;
+    events: of each key group in the node's slots lately, of a deployment with state over nodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -50,6 +53,7 @@ class PartBody(BaseModel):
     number: int = -1
     replicas: int = 0
     proposals: list[dict[str, Any]] = Field(default=[], max_length=16)
+    events: list[int] = Field(default=[], max_length=MOST_KEY_GROUPS)
 
 
 class DoneBody(BaseModel):
@@ -117,7 +121,8 @@ class ApplicationManagers:
         self._steps = Steps(store)
 
     def take(self, node: str, said: ToldBody) -> dict[str, Any]:
-        """Take a node's report; {hosts: {node: {use, room}}, grants: [{id, application, number, before, plan}], moves: see Steps.left}.
+        """Take a node's report; {hosts: {node: {use, room}}, grants: [{id, application, number, before, plan}], moves: see Steps.left,
+        loads: {deployment: {nodes, events}}}. loads: of the reported deployments, the events of each key group over these nodes.
 
         Unavailable if another process decides: the client goes on to that one.
         """
@@ -133,11 +138,12 @@ class ApplicationManagers:
             outcomes = self._outcomes(node, said, now)
             hosts = {name: {"use": t.use, "room": t.room} for name, (at, t) in self._told.items() if now - at < TOLD_S}
             grants = [g.handed_out() for g in self._grants.get(node, [])]
+            loads = _loads({p.deployment for p in said.deployments if p.events}, {n: t for n, (at, t) in self._told.items() if now - at < TOLD_S})
         if outcomes:
             with self._store.write() as session:
                 for grant, outcome in outcomes:
                     application_lines.executed(session, grant.application, grant.segment, outcome)
-        return {"hosts": hosts, "grants": grants, "moves": self._steps.left.get(node, [])}
+        return {"hosts": hosts, "grants": grants, "moves": self._steps.left.get(node, []), "loads": loads}
 
     def _outcomes(self, node: str, said: ToldBody, now: float) -> list[tuple[_Grant, GrantOutcome]]:
         """Outcomes of grants that are over: the node has carried them out, or has not taken them in time."""
@@ -292,6 +298,18 @@ def _part(name: str, told: Mapping[str, ToldBody], silent: str, down_s: dict[tup
         missing = "no node tells of it"
     responses = [part.response_ms for part in there.values() if part.response_ms is not None]
     return ChainPart(name, round(max(responses), 3) if responses else None, missing, round(1000 * down, 1))
+
+
+def _loads(deployments: Collection[str], told: Mapping[str, ToldBody]) -> dict[str, dict[str, list[Any]]]:
+    """The events of each key group of these deployments over the nodes that have reported them, and these nodes."""
+    found: dict[str, dict[str, list[Any]]] = {name: {"nodes": [], "events": []} for name in deployments}
+    for node, said in told.items():
+        for part in said.deployments:
+            if part.deployment in deployments and part.events:
+                load = found[part.deployment]
+                load["nodes"].append(node)
+                load["events"] = [sum(some) for some in zip_longest(load["events"], part.events, fillvalue=0)]
+    return found
 
 
 def _plans(part: PartBody) -> list[Any]:

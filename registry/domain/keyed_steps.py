@@ -1,9 +1,9 @@
 """Steps of an application's deployment with state over nodes: pure functions from one placement to the next.
 
-A step adds a slot, unless it is a scale-in (`begun`); then the node that proposed it moves key groups from its slot to others (`moves`,
-node_manager/reconcile/granted_moves.py); then the slot that has none left goes, unless it is a scale-out (`emptied`), and the step is over
-once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
-in between. The placement alone, whose map is stored from the start, shows the progress of a step; so a killed process continues from it.
+A scale-out or a migration adds a slot (`begun`); then the node that proposed the step moves key groups from its slot to others (`moves`,
+node_manager/reconcile/granted_moves.py); then, after a migration or a scale-in, the slot that has none left goes (`emptied`), and the step
+is over once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
+in between. Balancing only moves key groups. The placement alone, whose map is stored from the start, shows the progress of a step; so a killed process continues from it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from udo_protocol.state.placement import PendingStep, Placement
 
 # The grant of a step: application, segment of its journal, number of the decision, time.
 By = tuple[str, int, int, float]
+# Kinds of steps after which the slot that has given key groups away stays.
+_STAYS = ("scale_out", "balance")
 
 
 def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Placement:
     """The placement with the step under way, and with the slot that it adds, if any. Conflict if it cannot be done.
 
     A scale-out gives the new slot half of the key groups of one of the node's slots: the slot that the plan names, else the one with
-    most. Otherwise the node's last slot goes, and all of its groups.
+    most. Balancing moves the plan's key groups from one slot of the node to one other. Otherwise the node's last slot goes, and all of its
+    groups.
     """
     own, known = now.of(node), now.map(key_groups)
     source, groups = own[-1], tuple[int, ...]()
+    if plan.kind == "balance":
+        source, to = _balanced(now, node, plan, key_groups)
+        return replace(_next(now, key_groups), step=PendingStep(*by, node, plan.kind, source, to, tuple(sorted(g for g, _ in plan.groups))))
     if plan.kind == "scale_in":
         if len(now.nodes) < 2:
             raise Conflict("it is the only slot, which has all key groups")
@@ -44,6 +50,16 @@ def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Pla
     return replace(after, step=PendingStep(*by, node, plan.kind, source, len(now.nodes), groups))
 
 
+def _balanced(now: Placement, node: str, plan: Plan, key_groups: int) -> tuple[int, int]:
+    """The places from which and to which the plan's key groups go. Conflict if they are not in one slot of that node, or the other is gone."""
+    known, places = now.map(key_groups).groups, {now.name(place): place for place in range(len(now.nodes))}
+    sources = {known[g] if 0 <= g < len(known) else -1 for g, _ in plan.groups}
+    targets = {places.get(name, -1) for _, name in plan.groups}
+    if len(sources) != 1 or len(targets) != 1 or not sources <= set(now.of(node)) or not targets <= set(places.values()) - sources:
+        raise Conflict(f"the key groups are no longer in one slot of node {node}, or the slot that they would go to is gone")
+    return sources.pop(), targets.pop()
+
+
 def moves(now: Placement) -> list[tuple[int, list[int]]]:
     """The moves that the node still has to make: places of slots, and the key groups that go to each.
 
@@ -54,7 +70,7 @@ def moves(now: Placement) -> list[tuple[int, list[int]]]:
     if step.gone:
         return []
     going = frozenset(step.groups)
-    left = [g for g in known.of(step.source) if g in going or step.kind != "scale_out"]
+    left = [g for g in known.of(step.source) if g in going or step.kind not in _STAYS]
     if step.to is not None:
         return [(step.to, left)] if left else []
     others = [place for place in now.of(step.node) if place != step.source]
@@ -76,7 +92,7 @@ def runs_to(now: Placement) -> str:
     """The node that keeps the order of runs once the step is done, since the first slot goes; '' if that stays."""
     step = now.step
     assert step is not None
-    return now.nodes[1] if step.source == 0 and step.kind != "scale_out" and not step.gone else ""
+    return now.nodes[1] if step.source == 0 and step.kind not in _STAYS and not step.gone else ""
 
 
 def next_part(now: Placement, followed: bool) -> str:
@@ -85,7 +101,7 @@ def next_part(now: Placement, followed: bool) -> str:
     assert step is not None
     if now.moving is not None or moves(now):
         return ""
-    if step.kind == "scale_out" or step.gone:
+    if step.kind in _STAYS or step.gone:
         return "done" if followed or not step.gone else ""
     return "emptied" if followed or not runs_to(now) else ""
 
@@ -106,7 +122,7 @@ def given_up(now: Placement) -> Placement:
     """The placement once the step ends as it is; a slot that was added and has no key groups goes again."""
     step = now.step
     assert step is not None and now.stored is not None
-    in_vain = step.to is not None and not now.stored.of(step.to)
+    in_vain = step.kind != "balance" and step.to is not None and not now.stored.of(step.to)
     return _without(replace(now, step=None), step.to if in_vain else None)
 
 

@@ -45,10 +45,11 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
         raise Conflict(f"deployment {plan.operator!r} has replicas, or had some: its slots move by udo node drain, not by steps")
     if (count := now.nodes.count(node)) != before or not count:
         raise Conflict(f"deployment {plan.operator!r} has {count} slots on node {node} by now: the step was for {before}")
-    target = plan.target or node
-    if plan.kind != "scale_in" and target not in presence.reachable(session, there):
-        raise Conflict(f"node {target} is away, drained, or does not listen for other hosts: it cannot have a slot")
     after = keyed_steps.begun(now, node, plan, by, key_groups) if now.keyed else stepped(now, node, plan)
+    target = now.nodes[after.step.to] if plan.kind == "balance" and after.step and after.step.to is not None else plan.target or node
+    if plan.kind != "scale_in" and target not in presence.reachable(session, there):
+        what = "take key groups" if plan.kind == "balance" else "have a slot"
+        raise Conflict(f"node {target} is away, drained, or does not listen for other hosts: it cannot {what}")
     _put(session, caller, deployment, after, f"{plan.kind} on node {node}")
     return None if after.step else after.nodes.count(node)
 

@@ -27,7 +27,7 @@ from udo_protocol.errors import UsageError
 
 
 def proposal(operator: str, kind: Kind = "scale_out", *, node: str = "a", cost_ms: float = 1.0, beyond: float = 0.0) -> Proposal:
-    after = {"scale_out": 2, "migrate": 1, "scale_in": 0}[kind]
+    after = {"scale_out": 2, "migrate": 1, "scale_in": 0, "balance": 1}[kind]
     return Proposal(node, 7, 1, Plan(operator, kind, after, GAIN[kind] + beyond, cost_ms, "because"))
 
 
@@ -64,6 +64,15 @@ def test_the_best_gain_for_its_cost_is_granted_first_and_the_bucket_bounds_how_m
     decision = m.decide(seen(600, *asks)).decision
     assert operators(decision.granted) == ["busier", "busy"]
     assert [(p.plan.operator, why) for p, why in decision.declined] == [("shrink", "no token"), ("dear", "no token")]
+
+
+def test_balancing_is_granted_without_a_token_and_counts_as_downtime() -> None:
+    m, balance = manager(downtime_percent=0.01), proposal("keyed", "balance", cost_ms=200.0)
+    decision = m.decide(seen(0, balance, proposal("busy"))).decision
+    assert (operators(decision.granted), [why for _, why in decision.declined]) == (["keyed"], ["no token"])
+    decision = m.decide(seen(60, balance, proposal("busy"))).decision
+    assert operators(decision.granted) == ["busy"], "the token is there, but 0.01 % of an hour is 360 ms"
+    assert decision.declined == ((balance, "the downtime of the last hour allows no more"),)
 
 
 def test_missing_figures_grant_nothing_and_earn_no_token() -> None:

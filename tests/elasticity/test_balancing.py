@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, decided, goal
-from elasticity.scaling import journal
+from elasticity.scaling import journal, managed
 from elasticity.scaling.journal import Controller, Header, JournalEntry
 from elasticity.scaling.model import KeyGroups, OperatorSample, Plan, Replica, Sample
 from tests.elasticity.applications import COSTS, node
@@ -163,6 +163,79 @@ def test_nothing_moves_while_a_replica_is_unmeasured_idle_or_balancing_is_off() 
     assert {step.kind for _, step in steps(run(lambda _: skewed(), 300, least=3, balance="")[0])} == {"scale_out"}
     controller = Controller(Header("local", {"most": 6, "balance_confirm": 1}, 1))
     assert [controller.decide(unmeasured).decision.granted for _ in range(5)] == [()] * 5
+
+
+class OverNodes:
+    """The same operator with slots on two nodes, each of which sees the figures of its own slots and the load of all key groups."""
+
+    def __init__(self, groups: int, slots: Mapping[str, int], **own: Any) -> None:
+        self.places = [g * sum(slots.values()) // groups for g in range(groups)]
+        self.names = [f"{n}/{i}" for n, count in slots.items() for i in range(count)]
+        self.controllers = {n: Controller(Header("managed", {"most": 6, "spread": managed.WITH_STATE, **own}, 1)) for n in slots}
+        self.entries = dict[str, list[JournalEntry]]({n: [] for n in slots})
+
+    def asked(self, at_s: float, per_s: Sequence[float]) -> list[tuple[str, Plan]]:
+        """What the nodes ask for after another interval under this load; slot i of a node is replica i there."""
+        load = np.bincount(self.places, weights=per_s, minlength=len(self.names)) / CAPACITY
+        plans = list[tuple[str, Plan]]()
+        for n, controller in self.controllers.items():
+            own = [i for i, name in enumerate(self.names) if name.startswith(n)]
+            others = [i for i in range(len(self.names)) if i not in own]
+            at = {i: place for place, i in enumerate((*own, *others))}
+            replicas = tuple(
+                Replica(name_of(self.names[i]), "n0", min(float(load[i]), 1.0), *[float(load[i]) * CAPACITY] * 3, 0.0) for i in own
+            )
+            events = tuple(round(x * EVERY_S) for x in per_s)
+            groups = KeyGroups(tuple(at[i] for i in self.places), events, tuple(self.names[i] for i in others))
+            seen = Sample(at_s, (OperatorSample("op", replicas, max_replicas=16, groups=groups),), (node(),), None, COSTS)
+            self.entries[n].append(controller.decide(seen))
+            plans += [(n, p) for p in managed.asked(self.entries[n][-1].decision) if p.kind == "balance"]
+        return plans
+
+    def carry_out(self, n: str, step: Plan) -> None:
+        for group, to in step.groups:
+            assert self.names[self.places[group]].startswith(n), "a node moves key groups of its own"
+            self.places[group] = self.names.index(to if "/" in to else f"{n}/{to}")
+
+
+def name_of(slot: str) -> str:
+    return slot.partition("/")[2]
+
+
+def test_over_nodes_each_relieves_its_own_slots_until_the_load_is_even() -> None:
+    over, moved, load = OverNodes(32, {"a": 2, "b": 1}), list[tuple[float, str, Plan]](), skewed()
+    for at_s in range(0, 3600, 10):
+        for n, step in over.asked(at_s, load)[:1]:  # one is granted
+            over.carry_out(n, step)
+            moved.append((at_s, n, step))
+    arrivals = np.bincount(over.places, weights=load, minlength=3)
+    assert arrivals.max() <= 60, "one of three has to serve two of the four hot groups"
+    assert {n for _, n, _ in moved} == {"a"} and {to for _, _, step in moved for _, to in step.groups} >= {"b/0"}
+    assert all(len({to for _, to in step.groups}) == 1 for _, _, step in moved), "from one slot to one other"
+    groups = [group for _, _, step in moved for group, _ in step.groups]
+    assert len(groups) == len(set(groups)) and moved[-1][0] < 300
+    for n, entries in over.entries.items():
+        lines = [journal.first_line(Header("managed", {"most": 6, "spread": managed.WITH_STATE}, 1)), *map(journal.line, entries)]
+        header, again = journal.read(lines)
+        assert again == entries and list(journal.replay(header, again)) == [], n
+
+
+def test_over_nodes_a_skew_that_swings_between_them_is_not_followed() -> None:
+    one, other, moved = skewed(), skewed()[::-1], list[float]()
+    over = OverNodes(32, {"a": 2, "b": 1})
+    for at_s in range(0, 2 * 3600, 10):
+        for n, step in over.asked(at_s, one if at_s % 60 < 30 else other)[:1]:
+            over.carry_out(n, step)
+            moved.append(at_s)
+    assert [at_s for at_s in moved if at_s > 3600] == []
+
+
+def test_over_nodes_a_node_whose_slots_are_not_the_loaded_ones_asks_for_nothing_and_hot_groups_elsewhere_stop_no_scale_out() -> None:
+    over = OverNodes(32, {"a": 1, "b": 1})
+    hot = [0.5] * 31 + [95.0]
+    kinds = [(n, p.kind) for at_s in range(0, 300, 10) for n, p in over.asked(at_s, hot)]
+    assert {n for n, _ in kinds} <= {"b"}, kinds
+    assert not [why for e in over.entries["a"] for _, why in e.decision.declined if "do not relieve" in why]
 
 
 def to_the_last(view: LoadView, limits: BalanceLimits) -> BalanceDecision:

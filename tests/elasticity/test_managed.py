@@ -96,6 +96,23 @@ def test_over_nodes_with_state_the_last_slot_may_move_and_a_scale_out_names_the_
     assert ask.replica is None, "without state lanes are shared out anew"
 
 
+def test_over_nodes_balancing_is_asked_for_again_until_it_is_seen_to_have_been_done() -> None:
+    places, events = (0, 0, 0, 1, 1), (400, 300, 300, 10, 10)
+    here, memory = KeyGroups(places, events, ("b/0",)), None
+    for at_s, expected in ((0.0, []), (10.0, [("balance", 1)]), (20.0, [("balance", 1)])):
+        decision, memory = decide(sample(at_s, 0.6, groups=here), memory, spread=2)
+        assert decision.granted == () and asks(decision) == expected
+    [ask] = managed.asked(decision)
+    assert ask.groups == ((0, "b/0"),) and ask.gain > 3.99, "it comes before steps that take a further replica"
+    done = replace(here, places=(1, 0, 0, 1, 1))
+    for at_s in (30.0, 40.0, 50.0):
+        decision, memory = decide(sample(at_s, 0.6, groups=done), memory, spread=2)
+        assert asks(decision) == []
+    there = KeyGroups((1, 1, 0, 0, 0), events, ("a/0",))  # the same as node b sees it, whose slot is the less loaded one
+    _, other = decide(sample(0, 0.4, groups=there), None, spread=2)
+    assert asks(decide(sample(10, 0.4, groups=there), other, spread=2)[0]) == []
+
+
 def test_keys_are_balanced_first_without_asking_and_more_slots_are_asked_for_when_that_was_not_enough() -> None:
     places, events = tuple(i % 2 for i in range(8)), (900, 10, 900, 10, 900, 10, 10, 10)
     skewed, memory, kinds = KeyGroups(places, events), None, list[tuple[list[str], list[tuple[str, int]]]]()

@@ -261,3 +261,34 @@ def test_what_a_node_asks_for_a_busy_slot_of_its_own_is_granted_and_done(keyed: 
     step = keyed.outcomes()[before]
     assert (step["kind"], step["result"]) == ("scale_out", "done") and step["why"].startswith("replica "), step
     query.tried("ab", lambda: None)
+
+
+def test_slots_of_several_nodes_are_balanced_by_themselves_while_a_query_runs(keyed: Keyed) -> None:
+    cluster, query, before = keyed.cluster, Query(keyed.cluster, "skewed"), len(keyed.outcomes())
+    query.epoch("a", wait_s=30)
+    slots = cluster.daemons["b"].api.places("count").slots
+    first = next(s for s in slots if s.node == "a")
+    given = [g for s in slots if s != first for g in ranges.parsed(s.groups, 128)[1:]]
+    *_, moved = cluster.daemons["a"].api.move_groups("count", given, first.slot, node="a")
+    assert moved.done
+    quick = {"balance_use": 0, "balance_confirm": 1, "balance_s": 5, "balance_groups": 64}
+    cluster.client.scale("count", elasticity={"settings": quick})
+
+    def share() -> float:
+        known = keyed.placement["groups"]
+        return max(known.count(place) for place in set(known)) / len(known)
+
+    def balanced() -> bool:
+        query.epoch("b", wait_s=30)
+        return share() < 0.7 and not keyed.phase()
+
+    assert share() > 0.9
+    wait_until(balanced, 180, "the slot that has nearly all key groups to be relieved")
+    cluster.client.scale("count", elasticity={"settings": {"balance": ""}})
+    keyed.over()
+    steps = keyed.outcomes()[before:]
+    assert {(r["kind"], r["result"]) for r in steps} == {("balance", "done")} and steps[0]["node"] == "a", steps
+    assert steps[0]["why"].startswith("imbalance ") and len(keyed.placement["nodes"]) == len(slots), "no slot comes or goes"
+    assert replayed_application("app", cluster.client.application_journal("app"))["same"]
+    query.restart()
+    query.epoch("a", wait_s=30)

@@ -135,7 +135,7 @@ class FakeManager:
         self.told.append(dict(told))
         if self.error is not None:
             raise self.error
-        return {"hosts": {node: {"use": 0.1, "room": 5}}, "grants": self.grants}
+        return {"hosts": {node: {"use": 0.1, "room": 5}}, "grants": self.grants, "loads": {"d": {"nodes": [node, "b"], "events": [3, 4]}}}
 
 
 def grant(number: int, before: int, **more: Any) -> dict[str, Any]:
@@ -210,6 +210,18 @@ def test_asking_and_measuring_go_on_after_they_raised(manager: Manager, monkeypa
     neighbours.start()
     assert measured.wait(bound(10)) and supervised.errors()["neighbours"] == before.get("neighbours", 0) + 1
     neighbours.stop()
+
+
+def test_the_load_of_key_groups_counts_if_it_is_new_and_of_all_nodes(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    from node_manager.control import neighbours
+
+    known = neighbours.Neighbours(manager.across)
+    assert known.events("d", ["a"]) is None
+    known.told({}, {"d": {"nodes": ["a", "b"], "events": [3, 4]}})
+    assert known.events("d", ["b", "a"]) == known.events("d", ["a", "a"]) == (3, 4)
+    assert known.events("d", ["a", "c"]) is known.events("other", ["a"]) is None, "what is not known is no load of 0"
+    monkeypatch.setattr(neighbours, "_LOADS_S", -1.0)
+    assert known.events("d", ["a"]) is None, "the registry has been away for a while"
 
 
 def host(name: str) -> Any:

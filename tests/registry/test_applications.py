@@ -243,6 +243,46 @@ def test_a_step_of_a_deployment_with_state_over_nodes_goes_on_after_a_restart_un
     assert replayed_application("app", clients[-1].application_journal("app"))["same"]
 
 
+@pytest.mark.long
+def test_nodes_are_told_the_load_of_all_key_groups_and_a_granted_balance_moves_some(
+    start_registry: Callable[..., Running], tmp_path: Path
+) -> None:
+    client = start_registry().client()
+    image("op", "1", key=["card"]).push(client, tmp_path)
+
+    def live() -> None:
+        for node in "ab":
+            client.heartbeat(node, listen=f"{node}:7070")
+
+    live()
+    client.deploy("op", "op", "1", slots=3, over_nodes=True, limits={"key_groups": 9})
+    client.create_application("app", ["op"], mode="auto", interval_s=0.3, settings={"token_s": 1000.0})
+    assert client.propose("a", told(part("op", 1.0, events=[1] * 9)))["loads"] == {"op": {"nodes": ["a"], "events": [1] * 9}}
+    loads = client.propose("b", told(part("op", 1.0, events=[0, 2] * 4)))["loads"]
+    assert loads == {"op": {"nodes": ["a", "b"], "events": [1, 3] * 4 + [1]}}
+    assert client.propose("c", told())["loads"] == {}
+    asked = {**plan("op", "balance"), "groups": [[0, "b/0"], [2, "b/0"]]}
+
+    def tell(number: int, *plans: dict[str, Any]) -> list[dict[str, Any]]:
+        live()
+        client.propose("b", told(part("op", 1.0)))
+        return list(client.propose("a", told(part("op", 1.0, number, *plans, replicas=2)))["moves"])
+
+    wait_until(lambda: bool(tell(1, asked)), 20, "a step without a token")
+    [step] = tell(0)
+    assert (step["kind"], step["moves"], step["runs_to"], step["slots"]) == ("balance", [[1, [0, 2]]], "", None)
+    version = client.deployment("op")["placement"]["version"]
+    client.move_groups("op", "begin", node="a", version=version, groups=[0, 2], to=1)
+    for part_of_it in ("in force", "done"):
+        client.move_groups("op", part_of_it, node="a", version=version + 1)
+    wait_until(lambda: not tell(0), 20, "the step to be over")
+    placed = client.deployment("op")["placement"]
+    assert placed["nodes"] == ["a", "b", "a"] and [g for g, place in enumerate(placed["groups"]) if place == 1] == [0, 2, 3, 4, 5]
+    wait_until(lambda: bool(tell(2, asked)) or any(r["result"] == "failed" for r in rows(client, "app")), 20, "an answer to the same again")
+    [failed] = [r for r in rows(client, "app") if r["result"] == "failed"]
+    assert "no longer in one slot of node a" in failed["detail"]
+
+
 def test_a_step_is_refused_where_slots_have_replicas_or_its_target_is_away(start_registry: Callable[..., Running], tmp_path: Path) -> None:
     client = start_registry().client()
     image("op", "1", key=["card"]).push(client, tmp_path)

@@ -97,6 +97,49 @@ def test_the_key_groups_of_a_slot_that_goes_stay_on_its_node_if_it_has_others() 
     assert names(over(begun(now, "b", step("scale_in")))) == {"a/0": 6, "a/1": 6}
 
 
+def balanced(to: str, *groups: int) -> Plan:
+    return replace(step("balance"), groups=tuple((group, to) for group in groups))
+
+
+def test_balancing_moves_the_named_key_groups_and_no_slot_comes_or_goes() -> None:
+    now = Placement(3, ("a", "b", "a"), True, made=1)
+    first = begun(now, "a", balanced("b/0", 1, 0))
+    assert (first.nodes, keyed_steps.moves(first), keyed_steps.runs_to(first)) == (now.nodes, [(1, [0, 1])], "")
+    assert keyed_steps.next_part(first, followed=True) == "", "nothing has moved"
+    half = moved(first, 1)
+    assert keyed_steps.moves(half) == [(1, [1])]
+    done = over(first)
+    assert names(done) == {"a/0": 2, "b/0": 6, "a/1": 4} and done.map(GROUPS).of(1) == [0, 1, 4, 5, 6, 7]
+    assert done.step is None and done.version > first.version > now.version
+    assert names(over(begun(now, "a", balanced("a/1", *range(4))))) == {"a/0": 0, "b/0": 4, "a/1": 8}
+
+
+def test_balancing_that_is_given_up_takes_no_slot_away_that_it_has_not_added() -> None:
+    now = Placement(3, ("a", "b", "a"), True, made=1)
+    empty = over(begun(now, "b", balanced("a/0", 4, 5, 6, 7)))
+    early = keyed_steps.given_up(begun(empty, "a", balanced("b/0", 0, 1)))
+    assert (early.nodes, early.step, names(early)) == (now.nodes, None, names(empty))
+    assert names(keyed_steps.given_up(moved(begun(empty, "a", balanced("b/0", 0, 1)), 1))) == {"a/0": 7, "b/0": 1, "a/1": 4}
+
+
+@pytest.mark.parametrize(
+    ("node", "plan"),
+    [
+        ("b", balanced("a/0", 0)),  # it is on a
+        ("a", balanced("b/0", 0, 8)),  # of two slots
+        ("a", balanced("a/0", 0)),  # it is there
+        ("a", balanced("b/1", 0)),  # there is no such slot
+        ("a", balanced("b/0", GROUPS)),
+        ("a", balanced("b/0", -1)),
+        ("a", balanced("b/0")),
+        ("a", replace(step("balance"), groups=((0, "b/0"), (1, "a/1")))),
+    ],
+)
+def test_balancing_whose_key_groups_or_slots_are_others_by_now_is_refused(node: str, plan: Plan) -> None:
+    with pytest.raises(Conflict, match=f"no longer in one slot of node {node}, or the slot that they would go to is gone"):
+        begun(Placement(3, ("a", "b", "a"), True, made=1), node, plan)
+
+
 def test_a_step_that_is_given_up_leaves_no_empty_slot_and_takes_nothing_back() -> None:
     now = Placement(3, ("a", "b", "a"), True, made=1)
     for kind in ("migrate", "scale_out"):
@@ -121,7 +164,7 @@ def test_what_cannot_be_done_is_refused() -> None:
 
 @given(
     st.lists(st.sampled_from("abc"), min_size=1, max_size=6),
-    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["migrate", "scale_in", "scale_out"]), st.sampled_from("abc"))),
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["migrate", "scale_in", "scale_out", "balance"]), st.sampled_from("abc"))),
     st.randoms(use_true_random=False),
 )
 def test_whatever_is_granted_and_given_up_each_key_group_is_in_one_slot_and_versions_only_rise(
@@ -131,8 +174,11 @@ def test_whatever_is_granted_and_given_up_each_key_group_is_in_one_slot_and_vers
     for node, kind, target in steps:
         if node not in now.nodes:
             continue
+        plan = step(kind, target)
+        if kind == "balance" and (have := now.map(GROUPS).of(now.of(node)[0])):
+            plan = balanced(now.name(chance.randrange(len(now.nodes))), *chance.sample(have, chance.randint(1, len(have))))
         try:
-            after = begun(now, node, step(kind, target))
+            after = begun(now, node, plan)
         except Conflict:
             continue
         versions = [now.version, after.version]
@@ -142,7 +188,7 @@ def test_whatever_is_granted_and_given_up_each_key_group_is_in_one_slot_and_vers
                 after = keyed_steps.given_up(after)
             elif part == "done":
                 after = keyed_steps.ended(after)
-                assert len(after.nodes) - len(now.nodes) == {"migrate": 0, "scale_in": -1, "scale_out": 1}[kind]
+                assert len(after.nodes) - len(now.nodes) == {"migrate": 0, "scale_in": -1, "scale_out": 1, "balance": 0}[kind]
             else:
                 after = keyed_steps.emptied(after) if part else moved(after, chance.randint(1, GROUPS))
             versions.append(after.version)

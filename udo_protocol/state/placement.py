@@ -38,8 +38,9 @@ class PendingMove:
 @dataclass(frozen=True)
 class PendingStep:
     """A step that the manager of `application` granted by decision `number` of a segment of its journal, at `at_s`: the slot in place
-    `source`, on `node`, gives key groups away and, unless the step is a scale-out, is then removed. `to`: the place of the slot that was
-    added for them, or None. `groups`: those that a scale-out moves; other steps move all. `gone`: the slot is gone; its node follows."""
+    `source`, on `node`, gives key groups away and, after a migration or a scale-in, is then removed. `to`: the place of the slot that was
+    added for them, or that gets them by balancing; None: the others get them. `groups`: those that a scale-out or balancing moves; other
+    steps move all. `gone`: the slot is gone; its node follows."""
 
     application: str
     segment: int
