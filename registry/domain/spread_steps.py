@@ -25,6 +25,10 @@ from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.state.placement import Placement
 
 
+# The steps that the registry carries out, without state and with it.
+_KINDS = (("scale_out", "migrate", "scale_in"), ("scale_out", "migrate", "scale_in", "balance"))
+
+
 def is_spread(session: Session, name: str) -> bool:
     """Whether the deployment's slots are spread over nodes."""
     found = session.get(Deployment, name)
@@ -41,6 +45,8 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
     if session.scalar(select(Update).where(Update.deployment == plan.operator, Update.state.in_(UPDATE_OPEN))):
         raise Conflict(f"deployment {plan.operator!r} is being updated: its slots stay until that has ended")
     now, key_groups = deployments.placement_of(deployment)
+    if plan.kind not in _KINDS[now.keyed]:
+        raise Conflict(f"expected a step of {', '.join(_KINDS[now.keyed])} for deployment {plan.operator!r}, got {plan.kind}")
     if now.replication is not None:
         raise Conflict(f"deployment {plan.operator!r} has replicas, or had some: its slots move by udo node drain, not by steps")
     if (count := now.nodes.count(node)) != before or not count:

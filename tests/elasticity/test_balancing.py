@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticity.balance.view import BalanceDecision, BalanceLimits, LoadView, decided, goal
-from elasticity.scaling import journal, managed
+from elasticity.scaling import balancing, journal, managed
+from elasticity.scaling.balancing import BalanceMemory, BalanceSettings
 from elasticity.scaling.journal import Controller, Header, JournalEntry
 from elasticity.scaling.model import KeyGroups, OperatorSample, Plan, Replica, Sample
 from tests.elasticity.applications import COSTS, node
@@ -230,12 +231,15 @@ def test_over_nodes_a_skew_that_swings_between_them_is_not_followed() -> None:
     assert [at_s for at_s in moved if at_s > 3600] == []
 
 
-def test_over_nodes_a_node_whose_slots_are_not_the_loaded_ones_asks_for_nothing_and_hot_groups_elsewhere_stop_no_scale_out() -> None:
+def test_over_nodes_a_hot_group_is_named_everywhere_and_counts_against_a_scale_out_where_it_is() -> None:
     over = OverNodes(32, {"a": 1, "b": 1})
-    hot = [0.5] * 31 + [95.0]
-    kinds = [(n, p.kind) for at_s in range(0, 300, 10) for n, p in over.asked(at_s, hot)]
-    assert {n for n, _ in kinds} <= {"b"}, kinds
-    assert not [why for e in over.entries["a"] for _, why in e.decision.declined if "do not relieve" in why]
+    assert {n for at_s in range(0, 100, 10) for n, _ in over.asked(at_s, [0.5] * 31 + [95.0])} == {"b"}, "its other groups may move"
+    found = {}
+    for n, entries in over.entries.items():
+        seen = entries[-1].sample
+        found[n], _ = balancing.propose(seen, seen.operators[0], BalanceMemory(), BalanceSettings())
+    assert all("key group 31" in proposal.too_hot for proposal in found.values())
+    assert {n: proposal.hot_replica for n, proposal in found.items()} == {"a": None, "b": 0}
 
 
 def to_the_last(view: LoadView, limits: BalanceLimits) -> BalanceDecision:
