@@ -75,7 +75,8 @@ def propose(
 ) -> tuple[BalanceProposal, BalanceMemory]:
     """The balancing policy's move, if one is due, and the memory with this sample; `granted` records that it is made.
 
-    Over nodes that is seen by itself, since others decide whether it is made, and move groups as well.
+    Over nodes that is seen by itself, since others decide whether it is made, and move groups as well. There a move is from one replica to
+    one other, and comes from the node of the former: all nodes have the same figures, so one of them proposes at a time.
     """
     seen = operator.groups
     if not settings.balance or seen is None or guards.unmeasured(operator):
@@ -86,12 +87,13 @@ def propose(
         memory = _seen_to_move(memory, names, seen.places, sample.at_s, settings.reverse_s)
     if len(names) < 2 or not sum(seen.events):
         return BalanceProposal(), replace(memory, due=0)
-    decision, keys = _decided(seen, len(operator.replicas), sample.at_s, memory, settings)
+    decision, keys = _decided(seen, len(names), sample.at_s, memory, settings)
     hot = _named(decision, seen)
     hottest = seen.places[decision.too_hot[0]] if hot else len(operator.replicas)
     nothing = BalanceProposal(too_hot=hot, hot_replica=hottest if hottest < len(operator.replicas) else None)
     use = max(r.use or 0.0 for r in operator.replicas)
-    if not keys or (use < settings.balance_use and guards.backlog_s(operator) < guards.BACKLOG_S):
+    own = all(seen.places[g] < len(operator.replicas) for g in keys)
+    if not keys or not own or (use < settings.balance_use and guards.backlog_s(operator) < guards.BACKLOG_S):
         return nothing, replace(memory, due=0)
     memory = replace(memory, due=memory.due + 1)
     if memory.due < settings.balance_confirm or (memory.last_s is not None and sample.at_s - memory.last_s < settings.balance_s):
@@ -130,38 +132,40 @@ def _remembered(memory: BalanceMemory, events: Floats, at_s: float, stay_s: floa
 def _decided(
     seen: KeyGroups, replicas: int, at_s: float, memory: BalanceMemory, settings: BalanceSettings
 ) -> tuple[BalanceDecision, list[int]]:
-    """The policy's decision, and those of its groups that may move; none if they alone would not help. replicas: the operator's own."""
-    places, events, engines = np.array(seen.places), np.array(seen.events), replicas + len(seen.elsewhere)
-    staying = {g for g, when in memory.moved.items() if at_s - when < settings.reverse_s and g < len(places)}
-    staying |= {g for g, place in enumerate(seen.places) if place >= replicas}
+    """The policy's decision, and those of its groups that may move; none if they alone would not help."""
+    places, events = np.array(seen.places), np.array(seen.events)
+    staying = [g for g, when in memory.moved.items() if at_s - when < settings.reverse_s and g < len(places)]
     held = None
     if staying:  # a group that weighs more than its load does not move
         held = np.zeros(len(places))
-        held[list(staying)] = np.inf
+        held[staying] = np.inf
     limits = BalanceLimits(
         settings.theta, SLACK, settings.balance_groups, events_per_byte=1.0 if staying else 0.0, chance_sigmas=settings.balance_sigmas
     )
-    decision: BalanceDecision = policies.find("balance", settings.balance)(LoadView(places, events, engines, held), limits)
+    decision: BalanceDecision = policies.find("balance", settings.balance)(LoadView(places, events, replicas, held), limits)
     keys = [int(g) for g in decision.keys if events[g] and g not in staying]
     if seen.elsewhere:
         keys = _of_one_pair(keys, places, decision, events)
     keys = sorted(sorted(keys, key=lambda g: (-int(events[g]), g))[: settings.balance_groups])
     after = places.copy()
     after[keys] = decision.keys_map[keys]
-    if not _lower(places, after, events.astype(float), engines):
+    if not _lower(places, after, events.astype(float), replicas):
         return decision, []
     assert memory.mean is not None
     past = memory.mean / memory.weight
-    worse = imb_score(eng_load(after, past, engines)) > imb_score(eng_load(places, past, engines))
+    worse = imb_score(eng_load(after, past, replicas)) > imb_score(eng_load(places, past, replicas))
     return decision, [] if worse else keys
 
 
 def _of_one_pair(keys: list[int], places: Ints, decision: BalanceDecision, events: Ints) -> list[int]:
-    """Those groups that go from one replica to one other: of all pairs the one with the most events."""
-    pairs = dict[tuple[int, int], list[int]]()
+    """Those of the groups that leave the most loaded replica for the one that gets most of it."""
+    load = np.bincount(places, weights=events)
+    source = max((int(places[g]) for g in keys), key=lambda place: (load[place], -place), default=-1)
+    leaving = dict[int, list[int]]()
     for g in keys:
-        pairs.setdefault((int(places[g]), int(decision.keys_map[g])), []).append(g)
-    return max(pairs.values(), key=lambda some: int(events[some].sum()), default=[])
+        if places[g] == source:
+            leaving.setdefault(int(decision.keys_map[g]), []).append(g)
+    return max(leaving.values(), key=lambda some: int(events[some].sum()), default=[])
 
 
 def _lower(before: npt.NDArray[np.integer], after: npt.NDArray[np.integer], events: Floats, replicas: int) -> bool:

@@ -138,7 +138,9 @@ class ApplicationManagers:
             outcomes = self._outcomes(node, said, now)
             hosts = {name: {"use": t.use, "room": t.room} for name, (at, t) in self._told.items() if now - at < TOLD_S}
             grants = [g.handed_out() for g in self._grants.get(node, [])]
-            loads = _loads({p.deployment for p in said.deployments if p.events}, {n: t for n, (at, t) in self._told.items() if now - at < TOLD_S})
+            loads = _loads(
+                {p.deployment for p in said.deployments if p.events}, {n: t for n, (at, t) in self._told.items() if now - at < TOLD_S}
+            )
         if outcomes:
             with self._store.write() as session:
                 for grant, outcome in outcomes:

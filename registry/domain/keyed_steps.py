@@ -2,8 +2,9 @@
 
 A scale-out or a migration adds a slot (`begun`); then the node that proposed the step moves key groups from its slot to others (`moves`,
 node_manager/reconcile/granted_moves.py); then, after a migration or a scale-in, the slot that has none left goes (`emptied`), and the step
-is over once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the epochs
-in between. Balancing only moves key groups. The placement alone, whose map is stored from the start, shows the progress of a step; so a killed process continues from it.
+is over once the node has followed (`ended`): a slot that comes back to that node must be a new one, since the former has not seen the
+epochs in between. Balancing only moves key groups. The placement alone, whose map is stored from the start, shows the progress of a step;
+so a killed process continues from it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def begun(now: Placement, node: str, plan: Plan, by: By, key_groups: int) -> Pla
 
 
 def _balanced(now: Placement, node: str, plan: Plan, key_groups: int) -> tuple[int, int]:
-    """The places from which and to which the plan's key groups go. Conflict if they are not in one slot of that node, or the other is gone."""
+    """The places from which and to which the plan's key groups go. Conflict if they are not in one of its slots, or the other is gone."""
     known, places = now.map(key_groups).groups, {now.name(place): place for place in range(len(now.nodes))}
     sources = {known[g] if 0 <= g < len(known) else -1 for g, _ in plan.groups}
     targets = {places.get(name, -1) for _, name in plan.groups}

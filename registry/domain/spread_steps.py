@@ -24,7 +24,6 @@ from udo_protocol.lifecycle import UPDATE_OPEN
 from udo_protocol.limits import MOST_SLOTS
 from udo_protocol.state.placement import Placement
 
-
 # The steps that the registry carries out, without state and with it.
 _KINDS = (("scale_out", "migrate", "scale_in"), ("scale_out", "migrate", "scale_in", "balance"))
 
@@ -52,7 +51,7 @@ def carry_out(session: Session, caller: Caller, node: str, before: int, plan: Pl
     if (count := now.nodes.count(node)) != before or not count:
         raise Conflict(f"deployment {plan.operator!r} has {count} slots on node {node} by now: the step was for {before}")
     after = keyed_steps.begun(now, node, plan, by, key_groups) if now.keyed else stepped(now, node, plan)
-    target = now.nodes[after.step.to] if plan.kind == "balance" and after.step and after.step.to is not None else plan.target or node
+    target = after.nodes[after.step.to] if after.step and after.step.to is not None else plan.target or node
     if plan.kind != "scale_in" and target not in presence.reachable(session, there):
         what = "take key groups" if plan.kind == "balance" else "have a slot"
         raise Conflict(f"node {target} is away, drained, or does not listen for other hosts: it cannot {what}")

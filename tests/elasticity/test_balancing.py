@@ -166,7 +166,7 @@ def test_nothing_moves_while_a_replica_is_unmeasured_idle_or_balancing_is_off() 
     assert [controller.decide(unmeasured).decision.granted for _ in range(5)] == [()] * 5
 
 
-class OverNodes:
+class KeyedOverNodes:
     """The same operator with slots on two nodes, each of which sees the figures of its own slots and the load of all key groups."""
 
     def __init__(self, groups: int, slots: Mapping[str, int], **own: Any) -> None:
@@ -204,9 +204,11 @@ def name_of(slot: str) -> str:
 
 
 def test_over_nodes_each_relieves_its_own_slots_until_the_load_is_even() -> None:
-    over, moved, load = OverNodes(32, {"a": 2, "b": 1}), list[tuple[float, str, Plan]](), skewed()
+    over, moved, load = KeyedOverNodes(32, {"a": 2, "b": 1}), list[tuple[float, str, Plan]](), skewed()
     for at_s in range(0, 3600, 10):
-        for n, step in over.asked(at_s, load)[:1]:  # one is granted
+        asked = over.asked(at_s, load)
+        assert len(asked) < 2, "the node of the most loaded slot alone asks"
+        for n, step in asked:
             over.carry_out(n, step)
             moved.append((at_s, n, step))
     arrivals = np.bincount(over.places, weights=load, minlength=3)
@@ -214,7 +216,7 @@ def test_over_nodes_each_relieves_its_own_slots_until_the_load_is_even() -> None
     assert {n for _, n, _ in moved} == {"a"} and {to for _, _, step in moved for _, to in step.groups} >= {"b/0"}
     assert all(len({to for _, to in step.groups}) == 1 for _, _, step in moved), "from one slot to one other"
     groups = [group for _, _, step in moved for group, _ in step.groups]
-    assert len(groups) == len(set(groups)) and moved[-1][0] < 300
+    assert len(groups) == len(set(groups)) and moved[-1][0] < 400
     for n, entries in over.entries.items():
         lines = [journal.first_line(Header("managed", {"most": 6, "spread": managed.WITH_STATE}, 1)), *map(journal.line, entries)]
         header, again = journal.read(lines)
@@ -223,7 +225,7 @@ def test_over_nodes_each_relieves_its_own_slots_until_the_load_is_even() -> None
 
 def test_over_nodes_a_skew_that_swings_between_them_is_not_followed() -> None:
     one, other, moved = skewed(), skewed()[::-1], list[float]()
-    over = OverNodes(32, {"a": 2, "b": 1})
+    over = KeyedOverNodes(32, {"a": 2, "b": 1})
     for at_s in range(0, 2 * 3600, 10):
         for n, step in over.asked(at_s, one if at_s % 60 < 30 else other)[:1]:
             over.carry_out(n, step)
@@ -232,7 +234,7 @@ def test_over_nodes_a_skew_that_swings_between_them_is_not_followed() -> None:
 
 
 def test_over_nodes_a_hot_group_is_named_everywhere_and_counts_against_a_scale_out_where_it_is() -> None:
-    over = OverNodes(32, {"a": 1, "b": 1})
+    over = KeyedOverNodes(32, {"a": 1, "b": 1})
     assert {n for at_s in range(0, 100, 10) for n, _ in over.asked(at_s, [0.5] * 31 + [95.0])} == {"b"}, "its other groups may move"
     found = {}
     for n, entries in over.entries.items():
