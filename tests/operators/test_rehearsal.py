@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from udo_runtime.child import rehearsal
 from udo_runtime.child.process import Launch
 from udo_runtime.child.processor import ChildProcessor
 from udo_runtime.execution.keyed_processor import KeyedConfig
