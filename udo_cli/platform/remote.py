@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from udo_cli.settings import CliSettings
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
 from udo_protocol.lifecycle import REFUSED
-from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
+
+if TYPE_CHECKING:
+    from udo_protocol.node.api import NodeClient
 
 Json = dict[str, Any]
 _LOOK_S = 0.1
@@ -28,6 +30,8 @@ def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
 
 def node(address: str | None = None) -> NodeClient:
     """The node manager at `address`, else the one in use; a node's name is reached through the one in use."""
+    from udo_protocol.node.api import connect_node  # takes longer than most commands that ask the registry alone
+
     settings = CliSettings()
     if address and is_name(address):
         return connect_node(settings.node_address(), settings.certificates()).on(address)
