@@ -138,6 +138,7 @@ def test_deadlines_are_kept_after_looking_after_them_raised(tmp_path: Path, monk
 
     before = supervised.errors().get("update-deadlines", 0)
     monkeypatch.setattr(registry.http.stream.updates, "overdue", overdue)
+    monkeypatch.setattr(registry.http.stream.history, "are_open", lambda _: True)
     with serving(RegistrySettings(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")) as app:
         wait_until(lambda: len(calls) > 2, 20, "it to look again")
         assert app.test_client().get("/healthz").json["background_errors"] >= 1  # type: ignore[index]
@@ -156,7 +157,7 @@ def test_applications_are_decided_about_after_deciding_raised(tmp_path: Path, mo
     before = supervised.errors().get("applications", 0)
     monkeypatch.setattr(application_managers.applications, "wishes", wishes)
     with serving(RegistrySettings(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")):
-        wait_until(lambda: len(calls) > 2, 20, "it to look again")
+        wait_until(lambda: len(calls) > 1, 20, "it to look again")
     assert supervised.errors()["applications"] - before == 1
 
 
@@ -165,6 +166,7 @@ def test_a_registry_that_stood_still_hears_the_nodes_before_it_judges_them(tmp_p
     slept, judged = [0.0], []
     monkeypatch.setattr(registry.http.stream, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0]))
     monkeypatch.setattr(registry.http.stream.updates, "overdue", lambda *_: judged.append(slept[0]) and False)
+    monkeypatch.setattr(registry.http.stream.history, "are_open", lambda _: True)
     config = RegistrySettings(tmp_path / "data", tmp_path / "token", database_url=f"sqlite:///{tmp_path / 'r.db'}")
     with serving(dataclasses.replace(config, node_live_s=1.0)):
         wait_until(lambda: len(judged) > 1, 20, "it to judge")
