@@ -46,6 +46,11 @@ static void refused(const std::string& name, const std::string& says, const std:
     failed++;
 }
 
+enum class Level : std::uint8_t { LOW = 1, HIGH = 200 };
+enum class Wide { NONE = -1, SOME = 7 };
+enum class Named { NO, YES };
+NLOHMANN_JSON_SERIALIZE_ENUM(Named, {{Named::NO, "no"}, {Named::YES, "yes"}})
+
 template <class T>
 struct Holder {
     T n{};
@@ -81,6 +86,13 @@ static void numbers() {
     beyond<std::vector<int>>({1, 2.5}, "entry \"n.1\": 2.5");
     beyond<std::map<std::string, Holder<int>>>({{"a", {{"n", 1}}}, {"b", {{"n", 2.5}}}}, "entry \"n.b.n\": 2.5");
     beyond<std::tuple<udo::Timestamp, std::optional<int>>>({udo::Timestamp(), 2.5}, "entry \"n.1\": 2.5");
+    beyond<Level>(456, "\"n\": 456 does not fit an integer of 8 bits");  // would be HIGH
+    beyond<Level>(1.5);
+    beyond<Wide>(5'000'000'007);
+    beyond<std::vector<Wide>>({7, -5'000'000'000}, "entry \"n.1\"");
+    same("an enumeration", read<Level>(200) == Level::HIGH && read<Wide>(-1) == Wide::NONE, true);
+    same("a named enumeration", read<Named>("yes") == Named::YES, true);
+    same("an enumeration as it is stored", json{{"l", Level::HIGH}, {"n", Named::YES}}, json{{"l", 200}, {"n", "yes"}});
     same("the largest", read<std::uint64_t>(UINT64_MAX), UINT64_MAX);
     same("the smallest", read<std::int64_t>(INT64_MIN), INT64_MIN);
     same("a float of the same value", read<int>(2.0), 2);

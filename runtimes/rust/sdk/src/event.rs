@@ -34,14 +34,17 @@ impl<'a> Event<'a> {
         })
     }
 
-    /// A column's value: i64 (an integer column of any width), f64, bool, `&str`, [`Timestamp`] (taken as UTC if it has no zone), or an
-    /// `Option` of these where it may be null.
+    /// A column's value: i64 (an integer column of any width, unsigned ones too), u64 (an unsigned column), f64, bool, `&str`,
+    /// [`Timestamp`] (taken as UTC if it has no zone), or an `Option` of these where it may be null.
     pub fn get<T: FromColumn<'a>>(&self, name: &str) -> Result<T> {
         let column = self.column(name)?;
         if !T::NULLABLE && column.is_null(self.row) {
             return Err(Error::new(format!("column {name:?} is null in this event: read it as an Option")));
         }
-        T::read(column, self.row).ok_or_else(|| Error::new(format!("column {name:?} is {}, not {}", column.data_type(), T::WHAT)))
+        T::read(column, self.row).ok_or_else(|| match value_of(column, self.row) {
+            Value::UInt(v) => Error::new(format!("column {name:?} has {v}, which is beyond i64: read it as u64")),
+            _ => Error::new(format!("column {name:?} is {}, not {}", column.data_type(), T::WHAT)),
+        })
     }
 
     /// The value of any column, to inspect or to use in an answer.
@@ -74,6 +77,17 @@ impl FromColumn<'_> for i64 {
         match column.as_primitive_opt::<Int64Type>() {
             Some(column) => Some(column.value(row)),
             None => value_of(column, row).as_int(),
+        }
+    }
+}
+
+impl FromColumn<'_> for u64 {
+    const WHAT: &'static str = "an unsigned integer";
+    fn read(column: &ArrayRef, row: usize) -> Option<Self> {
+        match value_of(column, row) {
+            Value::UInt(v) => Some(v),
+            Value::Int(v) if column.data_type().is_unsigned_integer() => u64::try_from(v).ok(),
+            _ => None,
         }
     }
 }
@@ -134,6 +148,10 @@ fn value_of(column: &ArrayRef, row: usize) -> Value {
         DataType::Int32 => Some(int!(Int32Type)),
         DataType::Int16 => Some(int!(Int16Type)),
         DataType::Int8 => Some(int!(Int8Type)),
+        DataType::UInt64 => Some(column.as_primitive::<UInt64Type>().value(row).into()),
+        DataType::UInt32 => Some(int!(UInt32Type)),
+        DataType::UInt16 => Some(int!(UInt16Type)),
+        DataType::UInt8 => Some(int!(UInt8Type)),
         DataType::Float64 => Some(Value::Float(column.as_primitive::<Float64Type>().value(row))),
         DataType::Float32 => Some(Value::Float(column.as_primitive::<Float32Type>().value(row).into())),
         DataType::Utf8 | DataType::LargeUtf8 => <&str>::read(column, row).map(Value::from),

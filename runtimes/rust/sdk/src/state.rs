@@ -165,7 +165,7 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_u64<E>(self, v: u64) -> std::result::Result<Value, E> {
-        Ok(i64::try_from(v).map_or(Value::UInt(v), Value::Int))
+        Ok(v.into())
     }
 
     fn visit_f64<E>(self, v: f64) -> std::result::Result<Value, E> {

@@ -14,7 +14,7 @@ pub enum Value {
     Null,
     Bool(bool),
     Int(i64),
-    /// An integer too large for an i64.
+    /// An integer beyond an i64: of a column `uint64`, or of a state. Made by `u64::into`, which makes an `Int` of all others.
     UInt(u64),
     Float(f64),
     Text(String),
@@ -27,7 +27,7 @@ pub enum Value {
     List(Vec<Value>),
     /// In states only.
     Map(State),
-    /// In events only: lists, structs, maps, and all other types, as an Arrow array of this one value.
+    /// In events and answers only: lists, structs, maps, and all types that have no variant here, as an Arrow array of this one value.
     Arrow(ArrayRef),
 }
 
@@ -106,6 +106,12 @@ macro_rules! from {
 }
 from!(Bool(bool), Int(i64), Int(i32), Int(i16), Int(u32), Float(f64), Float(f32), Text(String), Text(&str), Binary(Vec<u8>));
 from!(Timestamp(Timestamp), LocalTime(LocalTime), Date(Date), Decimal(Decimal), List(Vec<Value>), Map(State), Arrow(ArrayRef));
+
+impl From<u64> for Value {
+    fn from(v: u64) -> Self {
+        i64::try_from(v).map_or(Self::UInt(v), Self::Int)
+    }
+}
 
 impl<T: Into<Value>> From<Option<T>> for Value {
     fn from(v: Option<T>) -> Self {

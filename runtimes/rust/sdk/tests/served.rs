@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use arrow_array::builder::{Int64Builder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder, StructBuilder};
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Decimal128Type, Float64Type};
+use arrow_array::types::{Decimal128Type, Float64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, StructArray};
+use arrow_array::{UInt8Array, UInt16Array, UInt32Array, UInt64Array};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Fields};
 use udo_operator::chrono::{DateTime, NaiveDate};
@@ -60,6 +61,24 @@ struct Each;
 impl Events for Each {
     fn process(&mut self, event: Event, ctx: &mut Context) -> Result {
         ctx.emit(row! {"v": event.value("v")?})
+    }
+}
+
+/// Answers each integer as it is read.
+struct Signed;
+
+impl Events for Signed {
+    fn process(&mut self, event: Event, ctx: &mut Context) -> Result {
+        ctx.emit(row! {"v": event.get::<i64>("v")?})
+    }
+}
+
+/// The same, without a sign.
+struct Unsigned;
+
+impl Events for Unsigned {
+    fn process(&mut self, event: Event, ctx: &mut Context) -> Result {
+        ctx.emit(row! {"v": event.get::<u64>("v")?})
     }
 }
 
@@ -121,6 +140,8 @@ fn operator() {
         Ok("keyed emits") => keyed_batches(Emits).timed().run(),
         Ok("forward") => batches(Forward).run(),
         Ok("each") => events(Each).run(),
+        Ok("signed") => events(Signed).run(),
+        Ok("unsigned") => events(Unsigned).run(),
         Ok("decimals") => events(Decimals).run(),
         Ok("long") => events(Long).run(),
         Ok("beyond") => keyed(Beyond).timed().run(),
@@ -218,6 +239,37 @@ fn an_integer_that_is_no_double_does_not_fit_a_column_of_doubles() {
         let failure = engine.data(Arc::new(Int64Array::from(vec![0, beyond]))).expect_err("rounded");
         assert_eq!((failure.code.as_str(), failure.row), ("schema", Some(1)), "{}", failure.message);
     }
+}
+
+/// 0, null and the largest value of an unsigned type.
+fn unsigned(kind: &DataType) -> (ArrayRef, u64) {
+    match kind {
+        DataType::UInt8 => (Arc::new(UInt8Array::from(vec![Some(0), None, Some(u8::MAX)])), u8::MAX.into()),
+        DataType::UInt16 => (Arc::new(UInt16Array::from(vec![Some(0), None, Some(u16::MAX)])), u16::MAX.into()),
+        DataType::UInt32 => (Arc::new(UInt32Array::from(vec![Some(0), None, Some(u32::MAX)])), u32::MAX.into()),
+        _ => (Arc::new(UInt64Array::from(vec![Some(0), None, Some(u64::MAX)])), u64::MAX),
+    }
+}
+
+#[test]
+fn unsigned_integers_are_read_and_answered_as_integers() {
+    for kind in [DataType::UInt8, DataType::UInt16, DataType::UInt32, DataType::UInt64] {
+        let (given, most) = unsigned(&kind);
+        let rows = Engine::start("each", kind.clone(), kind.clone()).data(given.clone()).unwrap();
+        assert_eq!(rows.column(0), &given);
+        let rows = Engine::start("unsigned", kind.clone(), DataType::UInt64).data(given.slice(2, 1)).unwrap();
+        assert_eq!(rows.column(0).as_primitive::<UInt64Type>().values(), &[most]);
+        let (mut engine, beyond) = (Engine::start("signed", kind.clone(), kind.clone()), i64::try_from(most).is_err());
+        let answered = engine.data(given.slice(2, 1));
+        assert_eq!(answered.as_ref().err().map(|failure| failure.message.contains("beyond i64: read it as u64")), beyond.then_some(true));
+    }
+    for (kind, beyond) in [(DataType::UInt8, 256), (DataType::UInt16, 1 << 16), (DataType::UInt32, 1 << 32), (DataType::UInt64, -1)] {
+        let failure = Engine::start("each", DataType::Int64, kind).data(Arc::new(Int64Array::from(vec![0, beyond]))).expect_err("cut");
+        assert_eq!((failure.code.as_str(), failure.row), ("schema", Some(1)), "{}", failure.message);
+    }
+    let mut engine = Engine::start("unsigned", DataType::Int64, DataType::UInt64);
+    let failure = engine.data(Arc::new(Int64Array::from(vec![1]))).expect_err("signed");
+    assert!(failure.message.contains("is Int64, not an unsigned integer"), "{}", failure.message);
 }
 
 #[test]

@@ -117,6 +117,20 @@ struct nlohmann::adl_serializer<T> {
         value = *found;
     }
 };
+// So is a number that an enumeration of C++ cannot hold. One that NLOHMANN_JSON_SERIALIZE_ENUM names is stored as that macro says.
+template <class T>
+    requires std::is_enum_v<T>
+struct nlohmann::adl_serializer<T> {
+    template <class Json>
+    static void to_json(Json& j, T value) {
+        nlohmann::to_json(j, value);
+    }
+    template <class Json>
+    static void from_json(const Json& j, T& value) {
+        if (j.is_number()) static_cast<void>(j.template get<std::underlying_type_t<T>>());
+        nlohmann::from_json(j, value);
+    }
+};
 // An empty optional is null.
 template <class T>
 struct nlohmann::adl_serializer<std::optional<T>> {
