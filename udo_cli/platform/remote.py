@@ -30,7 +30,7 @@ def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
 
 def node(address: str | None = None) -> NodeClient:
     """The node manager at `address`, else the one in use; a node's name is reached through the one in use."""
-    from udo_protocol.node.api import connect_node  # takes longer than most commands that ask the registry alone
+    from udo_protocol.node.api import connect_node  # gRPC: to import it takes longer than to ask the registry
 
     settings = CliSettings()
     if address and is_name(address):
