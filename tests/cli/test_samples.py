@@ -28,17 +28,20 @@ def test_what_fails_on_its_samples_is_pushed_only_if_they_are_left_out(platform:
     assert "--no-samples leaves out" in platform("push", folder, "--no-samples", "--env", "MODE=live", code=2).err
 
 
-def test_a_push_without_samples_loads_no_libraries_of_nodes_or_spark(platform: Shell, operator: Operators, tmp_path: Path) -> None:
+def test_a_push_without_samples_and_inspect_load_no_libraries_of_nodes_or_spark(
+    platform: Shell, operator: Operators, tmp_path: Path
+) -> None:
     listed = tmp_path / "modules"
     code = "import atexit, pathlib, sys; listed = pathlib.Path(sys.argv.pop(1)); "
     code += "atexit.register(lambda: listed.write_text(chr(10).join(sys.modules))); from udo_cli.main import main; main()"
-    words = [sys.executable, "-c", code, str(listed), "push", str(operator("plain")), "--no-samples"]
-    done = subprocess.run(words, env=platform.environment(), capture_output=True, text=True, timeout=bound(60))
-    assert done.returncode == 0, done.stderr
-    loaded = listed.read_text().split()
-    assert "udo_cli.commands.push" in loaded
     heavy = {"structlog", "pyspark", "grpc", "flask", "sqlalchemy"}
-    assert sorted(module for module in loaded if module.partition(".")[0] in heavy) == [], "they take longer than the push"
+    for command in (["push", str(operator("plain")), "--no-samples"], ["inspect", "plain@1"]):
+        words = [sys.executable, "-c", code, str(listed), *command]
+        done = subprocess.run(words, env=platform.environment(), capture_output=True, text=True, timeout=bound(60))
+        assert done.returncode == 0, done.stderr
+        loaded = listed.read_text().split()
+        assert f"udo_cli.commands.{command[0]}" in loaded
+        assert sorted(module for module in loaded if module.partition(".")[0] in heavy) == [], "they take longer than the command"
 
 
 def test_samples_that_do_not_fit_or_answers_that_do_not_are_told_before_a_push(udo: Shell, operator: Operators) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from udo_cli.settings import CliSettings
+from udo_protocol.certificates import Tls
 from udo_protocol.errors import Conflict, OperatorError, UsageError, WaitTimeout, by_code
 from udo_protocol.lifecycle import REFUSED
 from udo_protocol.registry.api import Registry
@@ -30,12 +31,17 @@ def registry(settings: CliSettings | None = None) -> Iterator[Registry]:
 
 def node(address: str | None = None) -> NodeClient:
     """The node manager at `address`, else the one in use; a node's name is reached through the one in use."""
-    from udo_protocol.node.api import connect_node  # gRPC: to import it takes longer than to ask the registry
-
     settings = CliSettings()
     if address and is_name(address):
-        return connect_node(settings.node_address(), settings.certificates()).on(address)
-    return connect_node(address or settings.node_address(), settings.certificates())
+        return connect(settings.node_address(), settings.certificates()).on(address)
+    return connect(address or settings.node_address(), settings.certificates())
+
+
+def connect(address: str | Path, certificates: Tls | None = None) -> NodeClient:
+    """The client of the node manager at this address (udo_protocol.node.api.connect_node)."""
+    from udo_protocol.node.api import connect_node  # gRPC: to import it takes longer than to ask the registry
+
+    return connect_node(address, certificates)
 
 
 def is_name(address: str | None) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from udo_cli.platform import remote
 from udo_cli.settings import CliSettings
 from udo_protocol import ranges
 from udo_protocol.errors import NotFound, SlotBroken, Unavailable
 from udo_protocol.limits import MOST_KEY_GROUPS
-from udo_protocol.node.api import NodeClient, connect_node
 from udo_protocol.registry.api import Registry
+
+if TYPE_CHECKING:
+    from udo_protocol.node.api import NodeClient
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -41,14 +43,14 @@ def nodes_to_ask(address: str | None, *, everywhere: bool = False) -> Iterator[t
             known = api.nodes()
     except Unavailable as e:
         yield "other nodes", None, str(e)
-        yield "node of this host", connect_node(settings.node_address()), ""
+        yield "node of this host", remote.connect(settings.node_address()), ""
         return
     here = _here(known, settings)
     for n in known:
         why = f"it is on another host, {n['address']}, and there is no node of its registry here to ask it by"
         yield f"node {n['node']}", _client(n, here) if n["live"] else None, why if n["live"] else f"away since {n['last_seen']}"
     if here is None and (local := settings.local_node()):  # this host's node follows another registry, or none
-        yield "node of this host", connect_node(local), ""
+        yield "node of this host", remote.connect(local), ""
 
 
 def ask_all(
@@ -79,7 +81,7 @@ def _here(known: list[Json], settings: CliSettings) -> NodeClient | None:
     names = {n["node"] for n in known if local and Path(n["address"].rpartition(":")[2]) == Path(local).resolve()}
     if not local or not names:
         return None
-    node = connect_node(local)
+    node = remote.connect(local)
     try:
         return node if node.status().node in names else None
     except Unavailable:
@@ -90,7 +92,7 @@ def _client(node: Json, here: NodeClient | None) -> NodeClient | None:
     """A client for a node: on this host by its socket (address HOST:PATH), on another host through the node that is here."""
     host, _, path = node["address"].rpartition(":")
     if host in ("", socket.gethostname()) and Path(path).exists():
-        return connect_node(path)
+        return remote.connect(path)
     return here and here.on(node["node"])
 
 
