@@ -229,7 +229,7 @@ class MemorySlot:
         self._versions = Versions(0, (), None, None, loaded.layout)
         processor = loaded.keyed(self._keyed)
         processor.policy = self._policy
-        replies, letters = Replies("t@1", "i", b"schema"), KeyedLetters("t", DEFAULT, clock=lambda: 0.0)
+        replies, letters = Replies("t@1", "i", b"schema", DEFAULT.answer_bytes), KeyedLetters("t", DEFAULT, clock=lambda: 0.0)
         self._engine = Engine(processor, self._schemas, replies, letters, Counters())
         self._engine.restart(Start(letters=self._sizes()))
         return run(self._engine.take(self.durable.seq, self.durable.riding, self._emitted), self._perform)

@@ -53,6 +53,11 @@ class Login:
     password: str = field(repr=False)
 
 
+def as_int(value: Any, default: int = 0) -> int:
+    """The number in a reply; `default` for an absent key."""
+    return default if value is None else int(value)
+
+
 class Connection:
     """A connection; `run_id` is the server's, which changes with each of its starts. Not safe for use by several threads at once.
 

@@ -18,7 +18,7 @@ from udo_protocol.errors import Fenced, ProtocolError
 from udo_protocol.formats.schema import from_ipc, schema_id
 from udo_protocol.limits import FRAME_TIMES_MS, MESSAGE_CHARS, MOST_KEY_GROUPS
 from udo_protocol.queue import untrusted
-from udo_protocol.queue.connection import Connection
+from udo_protocol.queue.connection import Connection, as_int
 from udo_protocol.queue.keys import SlotKeys
 
 # Lanes checked in one step: usually more than a node's tasks, and one small reply.
@@ -61,11 +61,6 @@ def lua_source() -> str:
 def install(conn: Connection) -> None:
     """Load the function library on a server; both servers need it before the first client connects."""
     conn.call("FUNCTION", "LOAD", "REPLACE", lua_source())
-
-
-def as_int(value: Any, default: int = 0) -> int:
-    """The number in a reply; `default` for an absent key."""
-    return default if value is None else int(value)
 
 
 def uses(queue: Connection, keys: SlotKeys, session: str, lane: str) -> None:

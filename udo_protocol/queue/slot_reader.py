@@ -10,10 +10,10 @@ from typing import Any
 from udo_protocol.errors import Fenced
 from udo_protocol.limits import DEFAULT, INLINE_BYTES, SlotLimits
 from udo_protocol.queue import untrusted
-from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.connection import Arg, Connection, as_int
 from udo_protocol.queue.frame import ERROR, Bytes, Failure, Header, encode
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.queue.slot import as_int, next_token, promote
+from udo_protocol.queue.slot import next_token, promote
 
 # A parked reader gets a few bytes at once (that it is parked, maybe the outcome of its answers), and the longer rest when it is
 # woken: it sleeps through the former.

@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from udo_protocol.errors import Fenced
-from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.connection import Arg, Connection, as_int
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.queue.slot import as_int
 
 # Entries are kept this long for a reader that died; a reader renews its lease after a third of it.
 LEASE_MS = 30_000

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from udo_protocol.errors import Fenced, Stale, TwoProducers
 from udo_protocol.limits import RUNS_OF_A_PLAN
 from udo_protocol.queue import untrusted
-from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.connection import Arg, Connection, as_int
 from udo_protocol.queue.durable import WAIT_MS, late
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import changelog, replication
 from udo_protocol.state.changelog import LoggedCheckpoint

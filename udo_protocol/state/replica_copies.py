@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from udo_protocol.errors import Conflict, ProtocolError, ServerLost
 from udo_protocol.queue import untrusted
-from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.connection import Arg, Connection, as_int
 from udo_protocol.queue.durable import synced
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.queue.slot import as_int
 from udo_protocol.state import pieces, replication, savepoints
 from udo_protocol.state.carrying import Dumped, dumped
 from udo_protocol.state.replication import START, LoggedWrites

@@ -52,7 +52,7 @@ class Replay:
     ) -> None:
         self._recording, self._output, self._watch = recording, schemas[1], watch
         self._schemas = {identity: from_ipc(ipc) for identity, ipc in recording.schemas().items()}
-        replies = Replies(f"{ctx.operator}@{ctx.version}", _NAME, schema_id(to_ipc(schemas[1])))
+        replies = Replies(f"{ctx.operator}@{ctx.version}", _NAME, schema_id(to_ipc(schemas[1])), DEFAULT.answer_bytes)
         self._answers: list[Answer] = []
         self._steps: Callable[[int, bytes], Steps[None]]
         self._does: dict[type, Callable[[Any], Any]] = {

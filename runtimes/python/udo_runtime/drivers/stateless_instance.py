@@ -59,4 +59,4 @@ class StatelessInstance:
 
 def replies_of(link: Link, ctx: Context, output: pa.Schema) -> Replies:
     """The maker of this instance's replies; registers the schema of its answers."""
-    return Replies(f"{ctx.operator}@{ctx.version}", link.name, store_schema(link.conn, link.keys, to_ipc(output)))
+    return Replies(f"{ctx.operator}@{ctx.version}", link.name, store_schema(link.conn, link.keys, to_ipc(output)), link.limits.answer_bytes)

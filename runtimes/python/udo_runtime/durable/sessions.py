@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from udo_protocol.errors import Fenced, ProtocolError
 from udo_protocol.queue import untrusted
-from udo_protocol.queue.connection import Arg, Connection
+from udo_protocol.queue.connection import Arg, Connection, as_int
 from udo_protocol.queue.keys import SlotKeys
-from udo_protocol.queue.slot import as_int
 from udo_protocol.queue.slot_reader import Emit
 from udo_protocol.state import moving, pieces, replication, rewinding, session_record
 from udo_protocol.state.changelog import LoggedCheckpoint

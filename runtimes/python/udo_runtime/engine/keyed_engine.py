@@ -36,12 +36,11 @@ from udo_runtime.engine.effects import (
     WriteCheckpoint,
 )
 from udo_runtime.engine.group_moves import GroupMoves
-from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import letter as letter_of
 from udo_runtime.engine.letters import KeyedLetters, Sizes
-from udo_runtime.engine.replies import Replies, failure
+from udo_runtime.engine.replies import FailedLanes, Replies, failure
 from udo_runtime.execution.bad_events import BadEvent
-from udo_runtime.execution.gathered import empty, joined, require_bounded
+from udo_runtime.execution.gathered import empty, joined
 from udo_runtime.execution.keyed_bad_events import ResentLetters
 from udo_runtime.execution.keyed_processor import KeyedProcessor, Processed
 from udo_runtime.failure import ProcessingError
@@ -266,7 +265,6 @@ class Engine:
             raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
         if done is None:
             return None
-        require_bounded(done.answer.num_rows, done.answer.nbytes, self._limits.answer_bytes)
         return self._replies.events(header, done.answer, done.highest)
 
     def _events(self, session: Session, frame: Frame) -> Steps[Processed | None]:

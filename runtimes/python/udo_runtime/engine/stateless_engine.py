@@ -11,11 +11,9 @@ from udo_protocol.queue.frame import DATA, END, Frame, Header, decode
 from udo_protocol.state.dead_letters import DEAD_LETTER
 from udo_runtime.counters import Counters
 from udo_runtime.engine.effects import Answer, Execute, FindSchema, FindSender, KeepLetters, LaneOpen, LetterRoom, Steps
-from udo_runtime.engine.lanes import FailedLanes
 from udo_runtime.engine.letter import full
-from udo_runtime.engine.replies import Replies, failure
+from udo_runtime.engine.replies import FailedLanes, Replies, failure
 from udo_runtime.execution.bad_events import again
-from udo_runtime.execution.gathered import require_bounded
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError
 
@@ -55,7 +53,6 @@ class StatelessEngine:
             if header.kind != DATA:
                 raise ProtocolError(f"expected a DATA or END frame, got kind {header.kind}")
             answer = yield from self._events(seq, frame)
-            require_bounded(answer.num_rows, answer.nbytes, self._limits.answer_bytes)
             return self._replies.events(header, answer)
         except (ProcessingError, ProtocolError) as e:
             return self._error(header, e)
@@ -99,6 +96,8 @@ def fitting(frame: Frame, schema: pa.Schema, *, text: bool) -> Steps[pa.RecordBa
     Without `text`, UTF-8 is not checked: if events are decoded one by one, invalid UTF-8 is one event's fault.
     """
     batch = frame.batch((yield FindSchema(frame.header.schema)), text=text)
+    if batch.schema.equals(schema):
+        return batch
     if problems := misfits(batch.schema, schema):
         raise ProtocolError("the frame does not fit the operator's input schema: " + "; ".join(problems))
     return conform(batch, schema)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from udo_protocol.formats.rows import as_events
-from udo_runtime.execution.gathered import require_bounded
+from udo_protocol.limits import DEFAULT
+from udo_runtime.execution.gathered import too_large
 from udo_runtime.failure import ProcessingError
 
 Result = TypeVar("Result")
@@ -100,7 +101,8 @@ def halved(
                 # A copy: user code may answer the next part in the same memory.
                 good.append(pa.concat_batches([answer, answer.slice(0, 0)]))
                 answered, size = answered + answer.num_rows, size + answer.nbytes
-                require_bounded(answered, size)
+                if size > DEFAULT.answer_bytes:
+                    raise too_large(answered, size, DEFAULT.answer_bytes)
                 continue
         if rows == 0:
             raise known

@@ -106,7 +106,8 @@ class GatheredAnswers(list[Row]):
         for part in parts:
             self._parts.append(part)
             self._rows, self._bytes = self._rows + part.num_rows, self._bytes + part.nbytes
-            require_bounded(self._rows, self._bytes, self._bound)
+            if self._bytes > self._bound:
+                raise too_large(self._rows, self._bytes, self._bound)
         if self._rows:
             self.room = min(_MOST, max(1, self._bound // _PARTS * self._rows // max(1, self._bytes)))
 
@@ -127,14 +128,12 @@ class GatheredAnswers(list[Row]):
         return joined(self._parts, self._output)
 
 
-def require_bounded(rows: int, size: int, bound: int = DEFAULT.answer_bytes, states: int = 0) -> None:
-    """Raise ProcessingError for an answer so large that collectors refuse it. `states`: the number of states that `size` includes."""
-    if size > bound:
-        what = f"{rows} events and {states} states" if states else f"{rows} events"
-        raise ProcessingError(
-            f"the answer to one frame has {what} of {size} bytes; the bound is {bound}: "
-            "return less per event, or send fewer events at a time"
-        )
+def too_large(rows: int, size: int, bound: int, states: int = 0) -> ProcessingError:
+    """The error for an answer so large that collectors refuse it. `states`: the number of states that `size` includes."""
+    what = f"{rows} events and {states} states" if states else f"{rows} events"
+    return ProcessingError(
+        f"the answer to one frame has {what} of {size} bytes; the bound is {bound}: return less per event, or send fewer events at a time"
+    )
 
 
 def joined(parts: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

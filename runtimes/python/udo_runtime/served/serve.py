@@ -25,7 +25,7 @@ from udo_runtime.child import shared
 from udo_runtime.child.host import SHARED_MEMORY
 from udo_runtime.child.process import DIRECTORY, SOCKET
 from udo_runtime.child.wire import VERSION, Gone, Received, Wire, encode
-from udo_runtime.execution.gathered import FIRST, GatheredAnswers, require_bounded, taking
+from udo_runtime.execution.gathered import FIRST, GatheredAnswers, taking, too_large
 from udo_runtime.execution.load import Processor
 from udo_runtime.failure import ProcessingError, explained, own_traceback
 from udo_runtime.sdk.api import Context, Operator
@@ -119,7 +119,8 @@ class Server:
         rows = {kind: batch.num_rows for kind, batch in tables}
         try:
             size = sum(part.bytes + -part.bytes % 8 for part in reply.parts)
-            require_bounded(rows.get(pb.Part.ROWS, 0), size, self._bound, rows.get(pb.Part.STATES, 0))
+            if size > self._bound:
+                raise too_large(rows.get(pb.Part.ROWS, 0), size, self._bound, rows.get(pb.Part.STATES, 0))
         except ProcessingError as e:
             self._row = None
             return encode(pb.Message(id=reply.id, failure=self._failure(e)))
