@@ -51,6 +51,7 @@ KINDS = {
     "replica": "tests/node_manager/test_supervised.py::test_a_replica_follows_its_slot_on_when_following_it_raises",
     "reconcile": "tests/node_manager/test_supervised.py::test_each_loop_of_the_reconciler_goes_on_when_it_raises",
     "ahead-of-move": "what it has not read is read when the groups are adopted",
+    "free-groups": "memory that it has not freed is freed with its list",
     "move": "tests/node_manager/test_supervised.py::test_a_move_of_key_groups_goes_on_when_a_step_raises",
     "canary": "tests/node_manager/test_supervised.py::test_a_keyed_canary_goes_on_when_it_raises",
     "watch": "tests/node_manager/test_supervised.py::test_an_instance_whose_watching_raises_is_still_reported_when_it_ends",

@@ -16,6 +16,7 @@ from udo_runtime.engine.effects import (
     FindSchema,
     FindSender,
     FindTold,
+    FreeGroups,
     HandOver,
     LaneOpen,
     LetterSizes,
@@ -267,6 +268,8 @@ class MemorySlot:
                 wanted = [s for s, record in adopted.records.items() if s in effect.loaded or record.failed]
                 letters = {where: {name: len(body) for name, body in bodies.items()} for where, bodies in adopted.letters.items()}
                 return Adopted({s: (adopted.records[s], adopted.session(s, self._versions).groups) for s in wanted}, letters)
+            case FreeGroups():
+                effect.groups.clear()
             case Send():
                 assert effect.first == self._emitted + 1, "answered out of turn"
                 for lane, pieces in effect.answers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from udo_protocol import supervised
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue import route
 from udo_protocol.queue.connection import Arg, Connection
@@ -18,6 +19,7 @@ from udo_runtime.durable.ledger import Ledger
 from udo_runtime.durable.sessions import Durable
 from udo_runtime.engine.effects import (
     FindTold,
+    FreeGroups,
     LetterSizes,
     LoadAdopted,
     LoadSession,
@@ -35,6 +37,9 @@ from udo_runtime.state.session import Session
 
 # Once this much time has passed, the answers so far are sent: those of a slow operator do not wait for later frames.
 _EMIT_S = 0.002
+# Groups that have left are freed one by one with this pause in between: to free a GB of small values takes a tenth of a second, just when
+# their new owner begins to serve. Up to so many keys are freed at once.
+_FREED_EVERY_S, _FREED_KEYS = 0.005, 1000
 
 
 class KeyedOwner:
@@ -53,6 +58,7 @@ class KeyedOwner:
         perform.on(FindTold, lambda _: route.told(link.conn, link.keys))
         perform.on(Prepare, self._prepare)
         perform.on(LoadAdopted, self._adopted)
+        perform.on(FreeGroups, free_groups)
         perform.on(ReadReplays, lambda _: ledger.replays())
         perform.on(ReadLetters, lambda e: ledger.bodies(e.names))
         perform.on(LetterSizes, lambda _: ledger.sizes())
@@ -138,3 +144,18 @@ class KeyedOwner:
         beside = [*self.beside, *self.ledger.commands(effect.content.letters)]
         self.durable.save(effect, beside=beside, between=self._waiting)
         self.beside = ()
+
+
+def free_groups(effect: FreeGroups) -> None:
+    """Free the memory of groups, in a thread of its own unless there is little."""
+    groups = effect.groups
+    if sum(group.keys for group in groups) <= _FREED_KEYS:
+        groups.clear()
+        return
+
+    def free() -> None:
+        while groups:
+            groups.pop()
+            time.sleep(_FREED_EVERY_S)
+
+    supervised.once("free-groups", free)

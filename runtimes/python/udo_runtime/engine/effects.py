@@ -16,6 +16,7 @@ from udo_runtime.execution.bad_events import BadEvent
 
 if TYPE_CHECKING:  # keyed state needs msgpack, of which a stateless operator may bring its own version
     from udo_runtime.engine.content import CheckpointContent
+    from udo_runtime.state.groups import Group
 
 # A lane, and the pieces of the frame that answers it.
 Answer: TypeAlias = tuple[str, list[Bytes]]
@@ -108,6 +109,13 @@ class TakeIn:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeGroups:
+    """Free the memory of these groups, which have left the state. The list is the performer's own, and empty afterwards."""
+
+    groups: list[Group]
+
+
+@dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
     """Make `content`, and the fact that it covers the log up to `seq`, durable in one step; return when it is.
 
@@ -170,6 +178,7 @@ Effect: TypeAlias = (
     | FindTold
     | Prepare
     | LoadAdopted
+    | FreeGroups
     | Send
     | WriteCheckpoint
     | Trim

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from udo_protocol.errors import ProtocolError
 from udo_protocol.queue.frame import HANDOVER, PREPARE, Header
-from udo_runtime.engine.effects import Answer, FindTold, HandOver, LoadAdopted, LoadSession, Prepare, Steps, TakeIn, Trim
+from udo_runtime.engine.effects import Answer, FindTold, FreeGroups, HandOver, LoadAdopted, LoadSession, Prepare, Steps, TakeIn, Trim
 from udo_runtime.engine.letters import KeyedLetters
 from udo_runtime.state.adopted import Adopted
 from udo_runtime.state.session import Session
@@ -57,10 +57,10 @@ class GroupMoves:
         engine.waiting.append(answer)
         yield from engine.checkpoint(seq, engine.waiting, moving=moving)
         engine.letters.hand_over(moving.groups)
-        for session in engine.sessions.values():
-            session.hand_over(moving.groups)
+        left = [group for session in engine.sessions.values() for group in session.hand_over(moving.groups)]
         yield from engine.emit()
         yield Trim(seq)
+        yield FreeGroups(left)
 
     def _take_in(self, seq: int, moving: TakeIn, answer: Answer | None) -> Steps[None]:
         """Adopt the groups, which serve at once. The delivered state stays where it is until a checkpoint makes it part of the slot's: the

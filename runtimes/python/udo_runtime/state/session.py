@@ -6,7 +6,7 @@ highest event time of each partition is kept in a group of its own (a time group
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from udo_protocol.errors import StateLost
@@ -70,14 +70,15 @@ class Session:
                 f"would lie in other ones. Deploy the operator with --key-groups {self.key_groups}, or drop the session: udo state drop"
             )
 
-    def hand_over(self, numbers: Iterable[int]) -> None:
-        """Remove these groups, which belong to another slot."""
-        for n in numbers:
-            self.changed |= self.groups.pop(n, None) is not None
-            self.unsaved.discard(n)
-            if self.restoring is not None:
-                self.restoring.pop(n, None)
+    def hand_over(self, numbers: Collection[int]) -> list[Group]:
+        """Remove these groups, which belong to another slot; returns those that there were."""
+        left = [group for n in numbers if (group := self.groups.pop(n, None)) is not None]
+        self.changed |= bool(left)
+        self.unsaved.difference_update(numbers)
+        if self.restoring is not None:
+            self.restoring = {n: label for n, label in self.restoring.items() if n not in numbers}
         self.states.clear()
+        return left
 
     def adopt(self, record: SessionRecord, groups: Mapping[int, Group]) -> None:
         """Add groups of another slot, with that slot's `record` of the session. Every END goes to every slot, so this slot's own epochs
