@@ -184,6 +184,7 @@ def test_a_parked_reader_wakes_at_once_and_a_standby_at_its_promotion(servers: S
     assert standby.park(1, 1, standby=True) is False
     slot.promote(servers.state(), servers.queue(), P, 7)
     assert standby.park(1, 60_000, standby=True) is True
+    assert standby.look() == slot_reader.Read(0, (), base=1, emitted=0, owner=7)
     assert servers.queue().call("LLEN", f"{P}bell:s") <= 1
 
 

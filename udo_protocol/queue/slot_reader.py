@@ -67,11 +67,8 @@ class SlotReader:
 
     def receive_read(self, cursor: int) -> Read | None:
         """The range, or None if the base moved meanwhile (read again). Frames that a standby must not see are left out."""
-        (base, emitted, owner), frames = self.conn.receive_transaction(2)
-        try:
-            read = Read(max(cursor, self._base), frames, as_int(base, 1), as_int(emitted), as_int(owner))
-        except ValueError:
-            raise untrusted.broken(f"{self.keys.base} or {self.keys.emitted}", "whole numbers", f"{base!r}, {emitted!r}") from None
+        heads, frames = self.conn.receive_transaction(2)
+        read = self._read(max(cursor, self._base), frames, heads)
         if read.base != self._base:
             self._base = read.base
             return None
@@ -85,6 +82,19 @@ class SlotReader:
             self.send_read(cursor)
             if (read := self.receive_read(cursor)) is not None:
                 return read
+
+    def look(self) -> Read:
+        """The slot's base, emitted and owner now, without frames."""
+        read = self._read(0, (), self.conn.call(*self._heads))
+        self._base = read.base
+        return read
+
+    def _read(self, first: int, frames: Sequence[bytes | bytearray], heads: Sequence[Any]) -> Read:
+        base, emitted, owner = heads
+        try:
+            return Read(first, frames, as_int(base, 1), as_int(emitted), as_int(owner))
+        except ValueError:
+            raise untrusted.broken(f"{self.keys.base} or {self.keys.emitted}", "whole numbers", f"{base!r}, {emitted!r}") from None
 
     def send_emit(
         self, first: int, answers: Sequence[tuple[str, Sequence[Bytes]]], *, trim: bool = True, failed: bool = False, hold: bool = False

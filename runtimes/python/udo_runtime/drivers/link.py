@@ -65,9 +65,9 @@ class Link:
         return read.owner == self.reader.token
 
     def await_promotion(self) -> Read:
-        """Wait until this instance is the owner; returns the read that showed it."""
+        """Wait until this instance is the owner; returns the look at the slot that showed it, without frames."""
         while True:
-            read = self.reader.read(1)
+            read = self.reader.look()
             if self.owns(read):
                 return read
             self.park_standby(read.emitted + 1, self.limits.park_ms)
@@ -75,8 +75,9 @@ class Link:
     def park_standby(self, cursor: int, wait_ms: int) -> None:
         """Sleep until promoted, at most `wait_ms`."""
         with self.parking():
-            self.reader.park(cursor, wait_ms, standby=True)
-        self.housekeeping()
+            promoted = self.reader.park(cursor, wait_ms, standby=True)
+        if not promoted:  # else the slot waits for this instance; the next housekeeping is that of the owner
+            self.housekeeping()
 
     def housekeeping(self, settle: Callable[[], None] = lambda: None) -> None:
         """Publish the counters and check the heartbeat, if due. `settle` first receives outstanding replies on the connection."""
