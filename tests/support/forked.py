@@ -38,7 +38,7 @@ _PACKING = "bases build image isolated migration replayed tried upload"
 _CLIENT = ("httpx", "tenacity", "udo_protocol.pouring", "udo_protocol.registry.body")
 _IMPORTED = {
     "node_manager": ("node_manager.__main__", *_CLIENT),
-    "registry": ("registry.__main__", "registry.app", "alembic.command"),
+    "registry": ("registry.__main__", "registry.app", "alembic.command", "tests.support.wanted_changes"),
     "udo_cli": (
         *(f"udo_cli.{name}" for name in _CLI.split()),
         *(f"udo_cli.commands.{path.stem}" for path in (ROOT / "udo_cli" / "commands").glob("[a-z]*.py")),
