@@ -32,7 +32,7 @@ udo rebalance visits --plan plan.json --moves-under-way 4 --json
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="Key groups that move at the same time: a round. Fewer make shorter pauses, and more of them.",
+    help="How many key groups move together (a round). Fewer make shorter pauses, but more of them.",
 )
 @click.option(
     "--strategy",
@@ -45,7 +45,7 @@ udo rebalance visits --plan plan.json --moves-under-way 4 --json
 def command(name: str, path: Path, under_way: int, strategy: str | None, wait_s: float, address: str | None, as_json: bool) -> None:
     """Move key groups of deployment NAME, which keeps state, to the slots that a plan names, on this node or over nodes.
 
-    The plan runs in rounds. Ctrl-C ends it behind the move under way, which the node finishes: each key group is in one slot, and the
+    The plan runs in rounds. Ctrl-C ends it after the move under way, which the node finishes: each key group is in one slot, and the
     same command again goes on with the rest. The whole plan is checked before the first move.
     """
     from udo_cli.platform import plans, remote

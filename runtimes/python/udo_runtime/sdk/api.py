@@ -51,7 +51,6 @@ def operator(function: F) -> F:
     The answer is a RecordBatch, a Table or a dict of columns with the manifest's output columns, of any number of rows;
     None means no rows.
     """
-    function.__udo_operator__ = True  # type: ignore[attr-defined]
     return function
 
 
