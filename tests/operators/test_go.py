@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -175,7 +176,8 @@ def test_a_process_that_is_killed_in_a_frame_loses_and_doubles_nothing(daemon: D
     wait_until(lambda: any("holding" in line.text for line in daemon.api.logs("d")), 30, "the operator to hold the frame")
     for code in (daemon.home / "instances").glob("*/op/code"):
         (code / "go-on").touch()
-    (child,) = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] and p.info["cmdline"][0].endswith("op/code/bin/testop")]
+    own = re.compile(rf"{re.escape(str(daemon.home))}/.*op/code/bin/testop")
+    (child,) = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] and own.fullmatch(p.info["cmdline"][0])]
     child.kill()
     attempt.end()
     assert attempt.answers() == [2, 2, 3]
