@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import RLock
@@ -10,13 +11,14 @@ from typing import Any
 
 from node_manager.config import DeploymentConfig, Release
 from node_manager.deployments.preparation import Preparation
-from node_manager.files import read_kept, write_json
+from node_manager.files import read_kept
 from node_manager.images.images import Images, OperatorImage
 from node_manager.slots.loading import NodeParts, Wanted
 from node_manager.slots.slot import Slot
 from node_manager.trials.canaries import Canary
 from node_manager.trials.keyed_canaries import KeyedCanary
 from udo_protocol.errors import Conflict, NotFound, Unavailable
+from udo_protocol.files import replace_file
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.state.group_map import FIRST_VERSION
 
@@ -73,6 +75,11 @@ class NodeDeployment:
         """The version of the placement by which it has the slot with that number."""
         return self.terms.get(number, FIRST_VERSION)
 
+    @property
+    def may_be_keyed(self) -> bool:
+        """Whether it keeps state by key, or may: which version it serves is not known yet."""
+        return self.slot.wanted is None or bool(self.slot.wanted.image.manifest.key)
+
     def take_number(self) -> int:
         """Take the number of a new slot."""
         self.next_number += 1
@@ -113,6 +120,7 @@ class Deployments:
         self._by_name: dict[str, NodeDeployment] = {}
         # Slots of removed deployments that may have left something behind, also on disk; None: a former manager's slot.
         self._removing: dict[SlotKeys, Slot | None] = {}
+        self._saved = b""  # what this manager wrote last
         self.closed = False
         self.lock = RLock()
 
@@ -154,11 +162,15 @@ class Deployments:
             raise Unavailable(f"node {self._settings.node} is stopping")
 
     def save(self) -> None:
-        """Write the wanted deployments to disk. Once the node stops, the file stays as it is: the table is empty then."""
+        """Write the wanted deployments to disk if they have changed. Once the node stops, the file stays as it is: the table is empty
+        then."""
         if self.closed:
             return
         noted: dict[str, Any] = {"removing": [(k.deployment, k.number) for k in self._removing]} if self._removing else {}
-        write_json(self._settings.wanted, {"deployments": [d.record() for d in self._by_name.values()], **noted}, durable=True)
+        content = json.dumps({"deployments": [d.record() for d in self._by_name.values()], **noted}).encode()
+        if content != self._saved:
+            replace_file(self._settings.wanted, content, durable=True)
+            self._saved = content
 
     def remove(self, name: str) -> None:
         """Remove the deployment from the table and from disk, where its slots are noted until they are `removed`.

@@ -127,6 +127,8 @@ class Moves:
     def require_none(self, name: str) -> None:
         """Conflict while key groups of the deployment are being moved."""
         deployment = self._deployments.find(name)
+        if not deployment.may_be_keyed:
+            return
         with contextlib.closing(self._node.servers.connect("state")) as state:
             if moving.noted(state, deployment.slot.keys) is not None or self._coming(state, deployment):
                 raise self._under_move(name)
@@ -202,8 +204,8 @@ class Moves:
                 return
 
     def _require(self, deployment: NodeDeployment, groups: Sequence[int], to: int, strategy: str, node: str) -> None:
-        name, wanted = deployment.name, deployment.slot.wanted
-        if wanted is not None and not wanted.image.manifest.key:
+        name = deployment.name
+        if not deployment.may_be_keyed:
             raise UsageError(f"deployment {name!r} keeps no state, so it has no key groups to move; its slots: udo scale {name}")
         if node and self._across.find(name) is None:
             raise UsageError(f"deployment {name!r} has slots of its own on each node: expected the number of one here, got one of {node}")
@@ -269,8 +271,7 @@ class Moves:
     def resume(self) -> None:
         """Go on with the moves that a former manager began, and let the slots of a new queue server take frames by the present maps."""
         for deployment in self._deployments.all():
-            wanted = deployment.slot.wanted
-            if wanted is None or wanted.image.manifest.key:
+            if deployment.may_be_keyed:
                 supervised.keep("move", partial(self._resume, deployment), self._stopping, deployment.name)
 
     def _resume(self, deployment: NodeDeployment) -> None:

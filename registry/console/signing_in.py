@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, request, session
+from flask import Flask, Request, Response, request, session
+from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
 
 from registry.domain.audit import Caller
 from registry.http.web import services
@@ -25,8 +26,17 @@ _SIGNED_IN = timedelta(hours=12)
 _NAME_CHARACTERS = 100
 
 
+class _ConsoleSessions(SecureCookieSessionInterface):
+    """Reads and writes the cookie for the console's pages; a request of the API has no session."""
+
+    def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
+        ours = request.path == PATH or request.path.startswith(f"{PATH}/")
+        return super().open_session(app, request) if ours else self.make_null_session(app)
+
+
 def configure(app: Flask, tokens: Sequence[str], *, https: bool) -> None:
     """Set how the cookie is signed and sent."""
+    app.session_interface = _ConsoleSessions()
     app.secret_key = hashlib.sha256("\n".join(["udo console", *sorted(tokens)]).encode()).digest()
     app.config.update(
         SESSION_COOKIE_NAME="udo_console",

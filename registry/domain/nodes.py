@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.orm import Session
 
 from registry.domain import applications, group_maps, updates
@@ -32,10 +32,15 @@ class Heartbeat(BaseModel):
     incarnation: str = Field(default="", max_length=64)
 
 
+_NODES = Node.__table__.c
+# Asked before each answer to a node, so it goes past the mapper.
+_KNOWN = select(_NODES.address, _NODES.incarnation, _NODES.last_seen).where(_NODES.name == bindparam("name"))
+
+
 def require_same(session: Session, name: str, incarnation: str, live_since: float, address: str = "") -> None:
     """Conflict if another node of this name is live, heard from at `live_since` or later: a node is a name and an incarnation, that of
     its state server. Nodes of a release that sends no incarnation are trusted."""
-    known = session.get(Node, name)
+    known = session.connection().execute(_KNOWN, {"name": name}).one_or_none()
     if known is None or not known.incarnation or not incarnation or known.incarnation == incarnation or known.last_seen < live_since:
         return
     other = f" at {address}" if address else ""

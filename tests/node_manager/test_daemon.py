@@ -83,6 +83,19 @@ def run(batch):
     assert (daemon.home / "wanted.json").stat().st_mode & 0o077 == 0
 
 
+def test_the_deployments_are_written_to_disk_only_when_they_have_changed(daemon: Daemon) -> None:
+    daemon.deploy(add(1))
+
+    def written(slots: int) -> tuple[int, int]:
+        daemon.api.scale("d", slots)
+        found = (daemon.home / "wanted.json").stat()
+        return found.st_ino, found.st_mtime_ns
+
+    two = written(2)
+    assert written(2) == two
+    assert written(1) != two
+
+
 @pytest.mark.long
 def test_a_pinned_version_has_a_slot_of_its_own_and_is_not_updated(daemon: Daemon, lane: Open) -> None:
     daemon.deploy(add(1))
