@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,8 @@ from udo_runtime.state.codec import TIMERS, pack, unpack
 from udo_runtime.state.groups import Group
 from udo_runtime.state.label import Label
 from udo_runtime.state.session import Session, time_group
+from udo_runtime.state.stored_session import restored
+from udo_runtime.state.stored_values import packed_rows
 
 from udo_protocol.errors import StateLost, TwoProducers
 from udo_protocol.queue.event_times import ONLY
@@ -332,3 +335,27 @@ def test_a_checkpoint_before_a_cut_folds_only_what_has_outgrown_its_base_several
     assert written(5, 99, None).base is None
     assert written(6, 99, FOLD_BEFORE_CUT).base is not None  # changes of 500 kB, and the base has 100
     assert [written(epoch, 99, FOLD).base is not None for epoch in range(7, 10)] == [False, False, True]
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_session_that_is_decoded_at_once_holds_the_stored_form_of_few_groups_at_a_time(decode: bool) -> None:
+    dropped: list[int] = []
+
+    class Base(bytes):
+        number: int
+
+        def __del__(self) -> None:
+            dropped.append(self.number)
+
+    def base(number: int) -> Base:
+        made = Base(packed_rows(None, {f"k{number}": pack({"n": number})}))
+        made.number = number
+        return made
+
+    def stored() -> Iterator[tuple[int, StoredGroup]]:
+        for number in range(10):
+            assert len(dropped) >= number - 2 if decode else not dropped
+            yield number, StoredGroup(base=base(number))
+
+    session = restored("q", SessionRecord(), stored(), decode=decode)
+    assert {n: group.open(f"k{n}") for n, group in session.groups.items()} == {n: {"n": n} for n in range(10)}

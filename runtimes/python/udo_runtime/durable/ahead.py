@@ -77,10 +77,7 @@ class AheadOfMove:
         rest = [n for n in wanted if n not in known]
         read = pieces.read(state, self._source, session, groups=rest, between=self._check) if rest else ()
         as_it_is = ((n, group) for n, group in read if n >= 0 and self._as_it_is(group))
-        for n, group in restored(session, record, as_it_is, self._versions).groups.items():
-            group.migrate_all()  # decodes: nothing is left to be migrated
-            known[n] = group
-        return known
+        return {**known, **restored(session, record, as_it_is, self._versions, decode=True).groups}  # nothing is left to be migrated
 
     def _as_it_is(self, stored: StoredGroup) -> bool:
         return not needs_migration(self._versions, stored)

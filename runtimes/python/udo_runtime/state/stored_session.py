@@ -17,13 +17,16 @@ def restored(
     stored: Iterable[tuple[int, StoredGroup]],
     versions: Versions | None = None,
     *,
+    decode: bool = False,
     follow: bool = False,
 ) -> Session:
-    """A session from its record and its stored groups. A group's values are decoded when its first key is opened; with `follow` they are
-    decoded at once, and later changes can be undone (`Group.take_back`)."""
+    """A session from its record and its stored groups. A group's values are decoded when its first key is opened; with `decode` at once,
+    group by group; with `follow`, too, and later changes can be undone (`Group.take_back`)."""
     groups: dict[int, Group] = {}
     for number, group in stored:
         groups[number] = Group.restore(group, versions if number >= 0 else None)
+        if decode:
+            groups[number].migrate_all()
         if follow:
             groups[number].follow()
     session = Session(name, groups, versions)
