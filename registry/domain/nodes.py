@@ -69,8 +69,10 @@ def heartbeat(session: Session, name: str, beat: Heartbeat, live_since: float, n
 
 
 def leave(session: Session, name: str, now: float) -> None:
-    """Remove a node that has stopped regularly: no update waits for it."""
+    """Remove a node that has stopped regularly: no update waits for it. The other nodes learn if they had its address."""
     if node := session.get(Node, name):
+        if node.listen:
+            bump(session)
         session.delete(node)
     for state in session.scalars(select(NodeState).where(NodeState.node == name)):
         session.delete(state)
@@ -78,8 +80,11 @@ def leave(session: Session, name: str, now: float) -> None:
 
 
 def forget(session: Session, before: float) -> None:
-    """Drop nodes not heard from since `before`, and their reports."""
-    for name in session.scalars(select(Node.name).where(Node.last_seen < before)).all():
+    """Drop nodes not heard from since `before`, and their reports. The other nodes learn if they had the address of one."""
+    gone = session.execute(select(Node.name, Node.listen).where(Node.last_seen < before)).all()
+    if any(listen for _, listen in gone):
+        bump(session)
+    for name, _ in gone:
         for table, column in ((Node, Node.name), (NodeState, NodeState.node)):
             session.execute(delete(table).where(column == name))
 

@@ -76,6 +76,11 @@ def test_slots_over_nodes_are_spread_evenly_over_the_live_nodes_that_listen_and_
     client.heartbeat("n3", listen="10.0.0.3:7070")
     after = client.wanted("n0", after=told["generation"], wait_s=0)
     assert after["generation"] > told["generation"] and after["addresses"]["n3"] == "10.0.0.3:7070"
+    client.heartbeat("n4", listen="10.0.0.4:7070")
+    seen = client.wanted("n0", wait_s=0)["generation"]
+    client.leave("n4")
+    left = client.wanted("n0", after=seen, wait_s=0)
+    assert left["generation"] > seen and left["addresses"] == after["addresses"]
     assert client.deploy("op", "op", slots=3, over_nodes=True)["placement"] == placed, "the same again"
     with pytest.raises(errors.Conflict, match="with other settings"):
         client.deploy("op", "op", slots=3)
