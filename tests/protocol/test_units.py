@@ -16,6 +16,7 @@ from tests.conftest import bound
 from udo_protocol import errors, lifecycle
 from udo_protocol.clock import FakeClock, SteadyTime
 from udo_protocol.formats import manifest, schema
+from udo_protocol.queue import transport
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.frame import DATA, Header, decode, encode
@@ -251,3 +252,15 @@ def test_steady_time_follows_the_clock_but_not_its_jumps() -> None:
     assert after(0, ahead=-2400) == pytest.approx(1022.01)
     assert after(10) == pytest.approx(1031.01)  # 9 s in 10 s: it never goes back
     assert after(100_000) == pytest.approx(shown[0])
+
+
+def test_a_usual_frame_is_taken_whole_by_a_unix_socket_whose_server_does_not_read(tmp_path: Path) -> None:
+    frame = bytes(10_000 * 32 + 500)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        stream = transport.connect(str(tmp_path / "s"), 0.2)
+        try:
+            assert stream.sendmsg([memoryview(frame)]) == len(frame)
+        finally:
+            stream.close()

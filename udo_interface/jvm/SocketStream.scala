@@ -77,6 +77,8 @@ private[udo] object SocketStream {
   private val LookMs = 1000L
   /** The most buffers in one write. */
   private val Gathered = 64
+  /** The size of a Unix socket's send buffer: see transport.py in udo_protocol/queue. */
+  private val WholeFrameBytes = 256 << 10
   /** A host that takes longer to accept a connection is down (udo_protocol/queue/tls.py). */
   private val ConnectS = 10L
   private val FullIncrementUs = 1000L
@@ -89,6 +91,7 @@ private[udo] object SocketStream {
       val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
       val connected =
         try {
+          channel.setOption[Integer](StandardSocketOptions.SO_SNDBUF, WholeFrameBytes)
           channel.configureBlocking(false)
           channel.connect(UnixDomainSocketAddress.of(path))
         } catch {

@@ -14,6 +14,9 @@ from udo_protocol.certificates import Tls
 from udo_protocol.errors import UsageError
 
 SCHEME = "rediss://"
+# The size of a Unix socket's send buffer; the kernel takes twice that. A usual frame (10,000 rows of 32 bytes) fits into it, so that its
+# sender need not wait in the middle of it for the server.
+_WHOLE_FRAME_BYTES = 256 << 10
 
 
 class ByteStream(Protocol):
@@ -59,6 +62,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> ByteStrea
     unix = _UnixSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A server that hangs accepts neither connections nor commands once its buffers are full.
     unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+    unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WHOLE_FRAME_BYTES)
     try:
         unix.connect(address)
     except OSError:
