@@ -39,6 +39,7 @@ RUNS: tuple[Run, ...] = (
     ("recovery",),
     ("migration",),
     ("between_nodes",),
+    ("remote",),
     ("scale_out",),
     ("balance",),
     ("balance", SIMULATED),
