@@ -37,6 +37,8 @@ CPAL, DIRECT = "cpal", "direct"
 STRATEGIES = (CPAL, DIRECT)
 # A step takes a checkpoint of the slot's owner, a few milliseconds, while events wait.
 _STEP_CEILING_US = 1_500
+# The server says at once when an owner has handed over; this often its queue server is asked whether it has lost the request.
+_HAND_OVER_MS = 20
 # Events that wait are answered before the adopting slot is asked for a checkpoint: producers look after 20 ms at the latest.
 _ANSWERED_S = 0.03
 _log = structlog.get_logger()
@@ -73,7 +75,7 @@ class MoveSteps:
             now = in_force(state, deployment)
             adopted = partial(moving.is_adopted, state, keys_of(intent.to), now.routes.get(intent.to, 0))
             if not adopted():
-                self._await(queue, now, intent.to, None, adopted)
+                self._adopt(queue, now, intent.to, adopted)
                 self._done("taken_in_ms")
                 _log.info("key groups moved", deployment=deployment.name, to=intent.to, version=now.version, **self._ms)
             restore_routes(state, queue, deployment, now)
@@ -89,11 +91,10 @@ class MoveSteps:
                     self._read_ahead(state, queue, new.version, groups, source, intent.to)
                 intent = replace(intent, cut=new.version)
                 moving.note(state, first, intent)
+                if intent.strategy == CPAL:  # of what has changed while the other slot read the one before
+                    checkpoint_before_cut(queue, keys_of(source), new.version, self._gone, _STEP_CEILING_US)
             self._cut_at, self._ms = time.monotonic(), {}
-            self._await(queue, new, source, groups, partial(moving.is_handed_over, state, keys_of(source), new.version))
-            self._done("handed_over_ms")
-            moving.deliver(state, keys_of(source), keys_of(intent.to), first, new)
-            self._done("delivered_ms")
+            self._deliver(state, queue, new, source, groups, intent.to)
 
     def _read_ahead(self, state: Connection, queue: Connection, version: int, groups: Sequence[int], source: int, to: int) -> None:
         """Let the other slot's owner read the groups ahead."""
@@ -105,14 +106,33 @@ class MoveSteps:
             reads.again(state, LAST_LOOK_S, self._gone)
         reads.end()
 
-    def _await(self, queue: Connection, new: SlotGroups, number: int, groups: Sequence[int] | None, done: _Done) -> None:
-        """Make the cut in a slot, and wait until its owner has done its part."""
+    def _deliver(self, state: Connection, queue: Connection, new: SlotGroups, source: int, groups: Sequence[int], to: int) -> None:
+        """Make the cut in the source, deliver what its owner hands over, and make the cut in the other slot: all while events wait."""
+        keys, keys_there = self._keys_of(source), self._keys_of(to)
+        here, there = (new.route(number, self._keys_of) for number in (source, to))
+        deliver = partial(moving.deliver, state, keys, keys_there, self._deployment.slot.keys, new)
+        if moving.is_handed_over(state, keys, new.version):  # by the log of a queue server that was lost
+            route.change(queue, keys, here)
+            deliver()
+        else:
+            at, emitted = moving.cut(queue, keys, here, groups)
+            while not deliver(wait_ms=_HAND_OVER_MS):
+                if self._gone():
+                    raise Interrupted
+                if emitted >= at:  # the log has lost the frame, since an owner hands over before it answers
+                    moving.cut(queue, keys, here, groups, again=True)
+                at, emitted = moving.cut(queue, keys, here, groups)
+        self._done("delivered_ms")
+        moving.cut(queue, keys_there, there, None)
+
+    def _adopt(self, queue: Connection, now: SlotGroups, to: int, adopted: _Done) -> None:
+        """Make the cut in the other slot, and wait until its owner has made the groups part of its state."""
 
         def serving() -> None:
             self._done("serving_ms")
             self._stopping.wait(_ANSWERED_S)
 
-        cut_and_wait(queue, self._keys_of(number), new.route(number, self._keys_of), groups, done, self._gone, serving)
+        cut_and_wait(queue, self._keys_of(to), now.route(to, self._keys_of), None, adopted, self._gone, serving)
 
 
 def cut_and_wait(

@@ -67,15 +67,17 @@ class OwnerReads:
             self._node.servers.widen("state", instance, rules)
 
 
-def checkpoint_before_cut(queue: Connection, source: SlotKeys, version: int, gone: Callable[[], bool]) -> None:
+def checkpoint_before_cut(
+    queue: Connection, source: SlotKeys, version: int, gone: Callable[[], bool], ceiling_us: int = LOOK_CEILING_US
+) -> None:
     """Let the source's owner make a checkpoint, so that little is left to be written at the cut; wait for it for LAST_LOOK_S."""
     at = moving.prepare_source(queue, source, version)
-    waited(LAST_LOOK_S, lambda: log.slot_stats(queue, source).base > at, gone)
+    waited(LAST_LOOK_S, lambda: log.slot_stats(queue, source).base > at, gone, ceiling_us)
 
 
-def waited(seconds: float, done: Callable[[], bool], gone: Callable[[], bool]) -> bool:
-    """Wait until `done`; return whether that was within `seconds`. Interrupted once `gone`."""
-    backoff, deadline = LinearBackoff(LOOK_INCREMENT_US, LOOK_CEILING_US), time.monotonic() + seconds
+def waited(seconds: float, done: Callable[[], bool], gone: Callable[[], bool], ceiling_us: int = LOOK_CEILING_US) -> bool:
+    """Wait until `done`, looking every `ceiling_us` at the latest; return whether that was within `seconds`. Interrupted once `gone`."""
+    backoff, deadline = LinearBackoff(LOOK_INCREMENT_US, ceiling_us), time.monotonic() + seconds
     while not (over := done()) and time.monotonic() < deadline:
         if gone():
             raise Interrupted

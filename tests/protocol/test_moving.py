@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import Servers
+from tests.conftest import Servers, bound, wait_until
 from tests.support.moved_groups import A, B, GroupsOwner, groups
 from udo_protocol import ranges
 from udo_protocol.errors import Conflict, ProtocolError, UsageError
@@ -115,6 +116,28 @@ def test_groups_leave_the_one_state_and_become_part_of_the_other_each_in_one_ste
     assert not state.call("KEYS", f"{A}savepoint*") and not state.call("KEYS", f"{B}savepoint*")
     named = {p for s in ("q", "only here") for p, _ in (pieces.parsed(e, "m") for e in state.call("HVALS", f"{B}m:{s}"))}
     assert {bytes(key).decode().removeprefix(f"{B}g:") for key in state.call("KEYS", f"{B}g:*")} == {p.piece for p in named}
+
+
+@pytest.mark.parametrize("waiting", [True, False], ids=["before the hand-over", "after it"])
+def test_who_waits_for_a_hand_over_delivers_as_soon_as_it_is_there(servers: Servers, waiting: bool) -> None:
+    state, source = servers.state(), servers.state()
+    GroupsOwner(source, A).write("q", 1, "1.1", b"yy")
+    assert not moving.deliver(state, A, B, A, NEXT, wait_ms=1), "nothing is handed over"
+
+    def blocked() -> bool:
+        return b"blocked_clients:1" in bytes(source.call("INFO", "clients"))
+
+    with ThreadPoolExecutor(1) as beside:
+        if waiting:
+            delivered = beside.submit(moving.deliver, state, A, B, A, NEXT, wait_ms=60_000)
+            wait_until(blocked, 20, "the delivery to wait")
+        source.transaction([("SET", "beside", 1), moving.handing_over(A, 2, [1])])
+        if not waiting:
+            delivered = beside.submit(moving.deliver, state, A, B, A, NEXT, wait_ms=60_000)
+        assert delivered.result(bound(30))
+    assert group_map.load(source, A) == NEXT and groups(source, B, "q", moving.adopted(2)) == {1: (b"1.1", [b"yy"])}
+    assert not source.call("KEYS", f"{A}savepoint*")
+    assert not moving.deliver(state, A, B, A, NEXT), "it has been delivered"
 
 
 def test_a_savepoint_that_ends_while_groups_are_on_their_way_takes_none_of_their_state_along(servers: Servers) -> None:

@@ -19,7 +19,8 @@ local function copy_piece(p, entry, new)
   return new .. entry:sub(#piece + 1)
 end
 
--- Called after all other commands of the checkpoint that covers the cut. ARGV: version, groups.
+-- Called after all other commands of the checkpoint that covers the cut. Tells the node manager, whose `deliver` may follow at once, before
+-- the disk is synced for both. ARGV: version, groups.
 local function hand_over(keys, a)
   local p, wanted = keys[1], {}
   local at = of_savepoint(p, MOVED .. a[1])
@@ -48,6 +49,9 @@ local function hand_over(keys, a)
   redis.call('HSET', at, 'info', a[1])
   note(p, MOVED .. a[1], GIVEN_UP, NEVER, 0) -- keeps the pieces when another savepoint ends
   load_again(p, GROUPS_MOVED)
+  redis.call('DEL', at .. ':told')
+  redis.call('RPUSH', at .. ':told', 1)
+  redis.call('PEXPIRE', at .. ':told', 60000)
   return 1
 end
 
@@ -73,6 +77,7 @@ local function deliver(keys, a)
   move(from .. ':sessions', at .. ':sessions')
   for _, kind in ipairs(LETTERS) do move(from .. ':' .. kind, at .. ':' .. kind) end
   redis.call('RENAME', from, at)
+  redis.call('UNLINK', from .. ':told')
   redis.call('HDEL', p .. 'savepoints', MOVED .. version)
   redis.call('SET', a[3], a[4])
   return 1
@@ -91,7 +96,7 @@ local function handed_on(keys, a)
     redis.call('UNLINK', at .. ':m:' .. s)
   end
   for _, kind in ipairs(LETTERS) do redis.call('UNLINK', at .. ':' .. kind) end
-  redis.call('UNLINK', at, at .. ':sessions')
+  redis.call('UNLINK', at, at .. ':sessions', at .. ':told')
   redis.call('HDEL', p .. 'savepoints', name)
   return 1
 end

@@ -1,11 +1,12 @@
 """The steps of a move of key groups from a source slot to a target slot, each one atomic on its server and idempotent.
 
-0. `prepare`: the target's owner reads the groups ahead, while the source serves them; then the source makes a checkpoint, and the
-   target reads the changes. It reads everything that it still lacks at step 5.
+0. `prepare`: the target's owner reads the groups ahead, while the source serves them; then the source makes a checkpoint, the target
+   reads the changes, and the source makes another one. The target reads everything that it still lacks at step 5.
 1. `cut` on the source's queue server: from now on frames by an older map are refused, and HANDOVER is the next frame in its log.
 2. The source's owner, having answered all frames before HANDOVER, makes a checkpoint that covers it; in the same step the groups leave its
    state.
-3. `deliver` on the state server: the groups handed over are the target's to adopt, and the new map is in force.
+3. `deliver` on the state server, directly after that checkpoint: the groups handed over are the target's to adopt, and the new map is in
+   force.
 4. `cut` on the target's queue server: it takes frames by the new map, after ADOPT in its log.
 5. From now on the target's owner answers. Its next checkpoint covers ADOPT; in the same step the groups become part of its state. Until
    then the delivered groups stay for the next owner, which finds ADOPT in the log again. The node manager sends ADOPT twice, so that the
@@ -36,6 +37,7 @@ from udo_protocol.state.group_map import SlotGroups
 LANE = "udo-move"
 # How long a preparation stays valid if its move does not take place.
 _PREPARED_MS = 600_000
+_STEP = "a step of a move"  # what was not durable in time
 
 
 @dataclass(frozen=True)
@@ -156,17 +158,35 @@ def is_handed_over(state: Connection, keys: SlotKeys, version: int) -> bool:
     return bool(state.call("EXISTS", keys.savepoint_info(handed_over(version))))
 
 
+def _told(keys: SlotKeys, version: int) -> str:
+    """The list that gets an entry when the source hands over."""
+    return f"{keys.savepoint_info(handed_over(version))}:told"
+
+
 def is_adopted(state: Connection, keys: SlotKeys, version: int) -> bool:
     """Whether all groups delivered to the slot have become part of its state."""
     return not bool(state.call("EXISTS", keys.savepoint_info(adopted(version))))
 
 
-def deliver(state: Connection, source: SlotKeys, to: SlotKeys, first: SlotKeys, new: SlotGroups) -> None:
-    """Deliver the groups that `source` has handed over to the slot `to`, and put the map in force."""
+def deliver(state: Connection, source: SlotKeys, to: SlotKeys, first: SlotKeys, new: SlotGroups, *, wait_ms: int = 0) -> bool:
+    """Deliver the groups that `source` has handed over to the slot `to`, and put the map in force; False if there are none.
+
+    Waits up to `wait_ms` for them. The server then delivers them directly after the checkpoint that hands them over, and one sync of the
+    disk makes both durable.
+    """
+    told, document = _told(source, new.version), json.dumps(new.document())
+    wait = [("BLPOP", told, f"{wait_ms / 1000:.3f}")] if wait_ms else []
+    steps = [*wait, ("FCALL", "udo_deliver", 1, source.prefix, to.prefix, new.version, first.groups, document)]
+    state.send(steps)
+    replies = [state.receive(wait_ms / 1000 + state.default_timeout_s) for _ in steps]
     with untrusted.reading(source.savepoint_info(handed_over(new.version)), "what was handed over"):
-        _durable(state, ("FCALL", "udo_deliver", 1, source.prefix, to.prefix, new.version, first.groups, json.dumps(new.document())))
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        synced(state, _STEP)
+        return bool(replies[-1])
 
 
 def _durable(state: Connection, command: Sequence[Arg]) -> None:
     state.call(*command)
-    synced(state, "a step of a move")
+    synced(state, _STEP)
