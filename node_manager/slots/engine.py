@@ -29,7 +29,12 @@ _LOOK_LEAST_S, _LOOK_MOST_S = 1.0, 5.0
 
 
 def decide(s: SlotState, event: on.SlotEvent) -> Steps[None]:
-    """Handle an event. A request that fails gets the error; other events raise it."""
+    """Handle an event. A request that fails gets the error; other events raise it.
+
+    `s.updating`, which other threads read, stays true until the standby is the owner: if key groups began to move in between, a rollback by
+    the state kept in that step would bring them back.
+    """
+    s.was_updating = s.updating
     try:
         yield from _end(s, event) if s.ending else _HANDLERS[type(event)](s, event)
     except Exception as e:
@@ -38,6 +43,8 @@ def decide(s: SlotState, event: on.SlotEvent) -> Steps[None]:
         yield do.Tell(event, error=e)
         if not isinstance(e, UdoError):
             raise
+    finally:
+        s.was_updating = False
 
 
 def plan(s: SlotState) -> None:
@@ -99,7 +106,7 @@ def _own(s: SlotState, instance: Instance, wanted: Wanted) -> Steps[None]:
 
 def _serves(s: SlotState, owner: Instance, wanted: Wanted) -> None:
     s.life.move("serving")
-    s.owner, s.owner_since, s.wanted = owner, s.now, wanted
+    s.owner, s.owner_since, s.wanted, s.was_updating = owner, s.now, wanted, False
     s.error, s.load_failures, s.asleep = None, 0, False
 
 

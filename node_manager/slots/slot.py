@@ -174,5 +174,5 @@ class Slot(SlotDriver):
 
     @property
     def updating(self) -> bool:
-        """Whether another version is prepared, or is being prepared."""
+        """Whether another version is prepared, is being prepared, or is about to serve."""
         return self._state.updating

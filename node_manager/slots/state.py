@@ -26,6 +26,7 @@ class SlotState:
     owner: Instance | None = None  # while it is serving
     owner_since: float | None = None  # of the last owner; None if there never was one
     standby: tuple[Instance, Wanted] | None = None  # of an update, ready to be promoted
+    was_updating: bool = False  # when the event that is being handled came
     loads: dict[SlotLoad, bool] = field(default_factory=dict)  # under way; False: cancelled, so that it ends soon
     timers: dict[str, float] = field(default_factory=dict)  # look, replace (the owner), kept (state is given up), stop -> when
     asleep: bool = False  # it has no instance until the next frame comes
@@ -67,8 +68,8 @@ class SlotState:
 
     @property
     def updating(self) -> bool:
-        """Whether another version is prepared, or is being prepared."""
-        return self.standby is not None or any(load.update for load in tuple(self.loads))
+        """Whether another version is prepared, is being prepared, or is about to serve."""
+        return self.was_updating or self.standby is not None or any(load.update for load in tuple(self.loads))
 
     @property
     def ending(self) -> bool:

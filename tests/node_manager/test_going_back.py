@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from node_manager.instances.record import InstanceRecord
 from node_manager.manager import Manager
 from node_manager.servers import access
 from node_manager.slots import state_rollback
-from tests.conftest import Servers, wait_until
+from tests.conftest import Servers, bound, wait_until
 from tests.node_manager.conftest import Daemon, put_image
 from tests.support.attempt import Attempt
 from tests.support.keyed_node import COUNT, KEYED
@@ -27,9 +29,10 @@ from tests.support.split_attempt import Job
 from udo_protocol.assignment import StateSource
 from udo_protocol.errors import Conflict, UdoError
 from udo_protocol.node.api import NodeClient
+from udo_protocol.queue.connection import Connection
 from udo_protocol.queue.keys import SlotKeys
 from udo_protocol.registry.wanted import WantedDeployment
-from udo_protocol.state import rewinding
+from udo_protocol.state import rewinding, turns
 
 KEYS = SlotKeys("d", 0)
 
@@ -117,6 +120,42 @@ def test_a_slot_whose_standby_was_lost_before_the_promotion_is_not_left_behind(m
     manager.updates.promote_all("d", Release("1", one), 30)
     assert [s.version for s in api.status().slots] == ["1", "1"]
     assert job.epoch(2, [keys]) == [3, 3]
+
+
+def test_no_key_groups_begin_to_move_while_a_version_is_about_to_serve(
+    manager: Manager, api: NodeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state that this step keeps for a rollback would bring them back into the slot that they had left."""
+    home = manager.settings.home
+    one = put_image(home, COUNT, **KEYED)
+    two = put_image(home, MIGRATED, version="2", state_version=1, migrates_from=[0], **KEYED)
+    manager.deploy(WantedDeployment("d", "t", "1", one, slots=2), 30)
+    job, keys = Job(str(home / "node.sock")), [1, 100]
+    assert job.epoch(0, [keys]) == [1, 1]
+    first, second = manager.deployments.find("d").own
+    waiting, their_turn = list[SlotKeys](), threading.Event()
+
+    def await_turn(queue: Connection, slot: SlotKeys) -> None:
+        waiting.append(slot)
+        their_turn.wait(bound(30))
+
+    def move() -> None:
+        assert list(api.move_groups("d", range(64, 96), first.number, "direct"))[-1].done
+
+    monkeypatch.setattr(turns, "await_turn", await_turn)
+    with ThreadPoolExecutor(1) as beside:
+        update = beside.submit(manager.updates.change, "d", Release("2", two), 30)
+        try:
+            wait_until(lambda: len(waiting) == 2, 20, "both slots to wait for their turn")
+            with pytest.raises(Conflict, match="the version of deployment 'd' is being changed"):
+                move()
+        finally:
+            their_turn.set()
+        update.result(bound(60))
+    move()
+    with contextlib.closing(access.connect(home, "state")) as state:
+        assert not any(rewinding.kept(state, slot.keys) for slot in (first, second)), "a rollback would undo the move"
+    assert job.epoch(1, [keys]) == [2, 2]
 
 
 @pytest.mark.long

@@ -244,6 +244,22 @@ def test_an_update_is_prepared_beside_the_owner_and_promoted_without_anything_be
     assert world.retired == [former] and world.state.wanted == V2 and not world.state.updating
 
 
+def test_a_slot_is_updating_until_the_new_version_serves(world: SlotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.serving(K1)
+    world.happens(on.PrepareAsked(K2))
+    perform, seen = world._perform, dict[str, bool]()
+
+    def watched(effect: do.SlotEffect) -> object:
+        seen[type(effect).__name__] = world.state.updating
+        return perform(effect)
+
+    monkeypatch.setattr(world, "_perform", watched)
+    world.loaded()
+    world.happens(on.PromoteAsked())
+    assert seen["Attend"] and seen["AwaitTurn"] and seen["PassOwnership"]
+    assert not seen["Tell"] and not world.state.updating
+
+
 def test_a_keyed_update_waits_for_its_turn_and_state_that_is_kept_for_a_rollback_is_given_up_in_time(world: SlotWorld) -> None:
     world.serving(K1)
     standing_by(world, K2)
