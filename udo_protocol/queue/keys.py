@@ -56,7 +56,8 @@
 | `replica`        | state        | hash   | only in a copy: the `log` and `position` that it holds (replica_copies.py) |
 | `savepoints`     | state        | hash   | savepoint -> `made until_ms held_bytes` (savepoints.py)         |
 | `savepoint:*`    | state        | hashes | `{name}`: info, ckpt; `{name}:...`: its sessions, manifests and dead letters |
-|                  |              |        | `moved-{v}`, `adopted-{v}`: groups on their way in a move (moving.py) |
+|                  |              |        | `moved-{v}`, `adopted-{v}`: groups on their way in a move; `moved-{v}:told`: |
+|                  |              |        | a list that its owner pushes to when it has handed over (moving.py) |
 | `dead`           | state        | hash   | name -> dead letter (udo_protocol.state.dead_letters)                 |
 | `pending`        | state        | hash   | dead letters of keyed attempts that have not ended              |
 | `replay`         | state        | hash   | keyed: name -> '' to be sent again, or the epoch that sent it   |
