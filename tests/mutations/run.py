@@ -23,7 +23,7 @@ COPIED = (
     *("udo_protocol", "elasticity", "registry", "node_manager", "udo_interface", "udo_cli", "runtimes", "examples"),
     *("benchmarks", "tests", "docs", "docker", "pyproject.toml", "README.md", "Makefile"),
 )
-# One cited test takes at most a minute; with a mutation it may wait until it times out.
+# A cited test takes at most a minute; with a mutation it may wait until it times out. For each of the tests of one run.
 TEST_S = 400
 
 
@@ -69,8 +69,9 @@ def run(top: Path, tests: Iterable[str], *, gate: bool = False) -> subprocess.Co
     environment = {**os.environ, "PYTHONPATH": path, "UDO_DEEP": "" if gate else "1", "UDO_GATE": "1" if gate else ""}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={top / '.tests'}"]  # pytest looks at no other session's folders
-    command = [sys.executable, "-m", "pytest", *options, *(f"tests/{t}" for t in tests)]
-    return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=TEST_S, stdin=subprocess.DEVNULL)
+    paths = [f"tests/{t}" for t in tests]
+    command, most_s = [sys.executable, "-m", "pytest", *options, *paths], TEST_S * len(paths)
+    return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, timeout=most_s, stdin=subprocess.DEVNULL)
 
 
 def noticed(top: Path, mutation: Mutation, *, gate: bool = False) -> str:
