@@ -129,6 +129,7 @@ def test_columns_say_what_rows_say_whatever_is_done_to_both(steps: list[tuple[st
         assert (said(columns.candidate), columns.label, columns.ended) == (said(rows.candidate), rows.label, rows.ended)
         for g in (rows, columns):
             if isinstance(g.values, ColumnValues):
+                assert list(g.values.values()) == list(map(g.values.__getitem__, g.values))
                 whole = ColumnValues(g.values.layout)
                 whole.update(g.values)
                 assert (g.size, len(g.values)) == (whole.size, len(whole))

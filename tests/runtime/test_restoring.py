@@ -19,11 +19,12 @@ from udo_protocol.errors import StateLost
 from udo_protocol.queue.frame import ANSWER, ERROR, RESTORE, STALE, STATE, Frame, Header, Label
 from udo_protocol.state import pieces
 from udo_protocol.state.session_record import SessionRecord
-from udo_protocol.state.stored import ROWS, Row, rows
+from udo_protocol.state.stored import ROWS, Rows
 
 pytestmark = pytest.mark.long
 
 Start = Callable[..., Process]
+Row = tuple[int, bytes, bytes | None]
 ALL = GROUPS
 
 
@@ -41,7 +42,10 @@ class Storing(Attempt):
         return list(zip(found.groups, found.epochs, strict=True))
 
     def restore(self, values: Sequence[Row], complete: Sequence[int] = ALL, **fields: Any) -> Frame:
-        return self._ask(RESTORE, rows(values), groups=complete, **fields)
+        rows = Rows()
+        for n, key, value in values:
+            rows.add(n, {key: value})
+        return self._ask(RESTORE, rows.batch(), groups=complete, **fields)
 
     def state(self, groups: Sequence[int] = ALL, *, full: bool = False, offset: int = 0) -> Frame:
         return self._ask(STATE, groups=groups, full=full, offset=offset)

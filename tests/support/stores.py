@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from udo_interface.store.store import File, SessionStore
 from udo_protocol.limits import KEY_GROUPS
-from udo_protocol.state.stored import Row, rows
+from udo_protocol.state.stored import Rows
 
 KEY = (("k", "string"),)
 State = dict[int, dict[bytes, bytes]]
@@ -31,8 +31,10 @@ def write(
     **about: Any,
 ) -> Path:
     file = File(epoch, partition, partitions, run, attempt, version, full, key_groups=s.stored.key_groups)
-    of_file: list[Row] = [(n, k, v) for n in sorted(file.groups) for k, v in changes.get(n, {}).items()]
-    s.write(file, [rows(of_file)], {**ABOUT, **about})
+    of_file = Rows()
+    for n in sorted(file.groups):
+        of_file.add(n, changes.get(n, {}))
+    s.write(file, [of_file.batch()], {**ABOUT, **about})
     return Path(s.directory) / file.name
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from udo_protocol.errors import ProtocolError, Unavailable
 from udo_protocol.queue import event_times, frame
 from udo_protocol.queue.backoff import LinearBackoff
 from udo_protocol.queue.event_times import EventTimes
-from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
+from udo_protocol.state.stored import ROWS, Rows, Values, body_bytes, bytes_of, fitting
 
 # The slots of a deployment are updated one right after the other: ask again after 5, 10 ... 500 ms. A slot that stays behind for longer
 # than a standby may take to load is reported.
@@ -96,7 +97,7 @@ class StoreLane:
             of_slot = here.get(slot, [])
             for version in sorted({versions[n] for n in of_slot}) or [found.state_version]:
                 of_version = {n: values[n] for n in of_slot if versions[n] == version}
-                for complete, batch in _parts(of_version, body_bytes(self.place.frame_bytes)):
+                for complete, batch in parts(of_version, body_bytes(self.place.frame_bytes)):
                     if self.split.ask(slot, frame.RESTORE, batch, groups=complete, state_version=version, **told) is None:
                         return False
         return True
@@ -187,17 +188,19 @@ def _serves(files: list[File], group: int, here: int, epoch: int) -> bool:
     return here >= 0 and newest < epoch - 1 and here >= newest
 
 
-def _parts(values: dict[int, dict[bytes, bytes]], bound: int) -> Iterator[tuple[list[int], pa.RecordBatch]]:
+def parts(values: dict[int, dict[bytes, bytes]], bound: int) -> Iterator[tuple[list[int], pa.RecordBatch]]:
     """Yield all rows in batches of at most `bound` bytes, each with the groups it completes; at least one batch, maybe without rows."""
-    taken: list[Row] = []
-    complete: list[int] = []
-    size = 0
+    taken, complete = Rows(), list[int]()
     for n, of_group in values.items():
-        for key, value in of_group.items():
-            if taken and size + row_bytes(key, value) > bound:
-                yield complete, rows(taken)
-                taken, complete, size = [], [], 0
-            taken.append((n, key, value))
-            size += row_bytes(key, value)
+        left: Values = of_group
+        if taken and taken.size + bytes_of(left) > bound:
+            yield complete, taken.batch()
+            taken, complete = Rows(), []
+        while len(part := fitting(left, bound)) < len(left):
+            taken.add(n, part)
+            yield complete, taken.batch()
+            taken, complete = Rows(), []
+            left = dict(islice(left.items(), len(part), None))
+        taken.add(n, left)
         complete.append(n)
-    yield complete, rows(taken)
+    yield complete, taken.batch()

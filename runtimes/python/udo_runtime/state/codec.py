@@ -216,7 +216,7 @@ def _migrated(versions: Versions, key: Any, raw: bytes, version: int) -> bytes:
 
 def with_packed_keys(values: Mapping[Any, _V]) -> dict[bytes, _V]:
     """The same dict by packed key, its form outside a group."""
-    return {pack(k): v for k, v in values.items()}
+    return dict(zip(pack_all(values), values.values(), strict=True))
 
 
 def with_keys(values: Mapping[bytes, _V]) -> dict[Any, _V]:

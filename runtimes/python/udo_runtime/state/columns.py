@@ -7,7 +7,7 @@ mapping with `find`, `read` and `write`. A state for which the layout has no col
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence, ValuesView
 from itertools import chain
 from typing import Any
 
@@ -137,6 +137,11 @@ class ColumnValues(MutableMapping[Any, bytes]):
 
     def __iter__(self) -> Iterator[Any]:
         return chain(self._rows, self.others)
+
+    def values(self) -> ValuesView[bytes]:
+        """The packed states of all keys, packed at once: one after the other takes several times as long."""
+        packed = packed_states(self.layout, self.read(list(self._rows.values())), len(self._rows))
+        return {**dict(zip(self._rows, packed, strict=True)), **self.others}.values()
 
     def __len__(self) -> int:
         return len(self._rows) + len(self.others)

@@ -396,5 +396,5 @@ class Group:
         """The values of an ENDed group by packed key; `changes`: only those that its epoch changed, None: removed."""
         values = self.values
         if not changes:
-            return {pack(k): v for k, v in values.items()}
+            return with_packed_keys(values)
         return {pack(k): new for k, old in self.undo.items() if (new := values.get(k)) != old}

@@ -14,7 +14,7 @@ from udo_protocol.errors import Stale
 from udo_protocol.limits import KEY_GROUPS
 from udo_protocol.queue import event_times
 from udo_protocol.queue.frame import STATE, Frame, Header
-from udo_protocol.state.stored import ROWS, Row, body_bytes, row_bytes, rows
+from udo_protocol.state.stored import ROWS, Rows, Values, body_bytes, bytes_of, fitting
 from udo_runtime.state.groups import RESTORED, VOID, Group
 from udo_runtime.state.label import Label, label_of
 from udo_runtime.state.session import Session
@@ -136,23 +136,21 @@ def _state(session: Session, header: Header, label: Label, reply: Header, bound:
     if any(g is None or g.label != label or not g.ended for g in groups.values()):
         raise Stale(f"session {session.name}: the groups of this attempt have been touched by a newer one, or it has not ENDed")
     reply.MergeFrom(Header(**event_times.fields(session.highest(label.epoch, header.partition))))
-    taken: list[Row] = []
-    size, skip = 0, header.offset
+    taken, skip = Rows(), header.offset
     for n, group in groups.items():
         assert group is not None
-        values = group.packed(changes=not header.full)
-        total = sum(row_bytes(k, v) for k, v in values.items())
-        if taken and size + total > bound:
+        values: Values = group.packed(changes=not header.full)
+        size = bytes_of(values)
+        if taken and taken.size + size > bound:
             break
-        ordered = list(values.items())
-        if skip or total > bound:
-            ordered = sorted(ordered)[skip:]
-        for at, (key, value) in enumerate(ordered):
-            size += row_bytes(key, value)
-            if taken and size > bound:
-                reply.offset = skip + at
-                return rows(taken)
-            taken.append((n, key, value))
-        skip = 0
+        if skip or size > bound:
+            left = dict(sorted(values.items())[skip:])
+            values = fitting(left, bound)
+            if len(values) < len(left):
+                reply.offset = skip + len(values)
+                taken.add(n, values)
+                break
+            skip = 0
+        taken.add(n, values)
         reply.groups.append(n)
-    return rows(taken)
+    return taken.batch()
