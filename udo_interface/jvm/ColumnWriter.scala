@@ -28,7 +28,7 @@ private[udo] final class ColumnWriter(root: VectorSchemaRoot) {
   private val text = columns.collect { case c: TextColumn => c }
   private val others = columns.collect { case c: OtherColumn => c }
   // A block: for each row the words that tell which fields are null, then one word for each field.
-  private val nullWords = (vectors.length + 63) / 64
+  private val nullWords = ColumnWriter.nullWords(vectors.length)
   private val words = nullWords + vectors.length
   private val block = new Array[Long](Rows * words)
   private val someNull = new Array[Long](nullWords)
@@ -78,6 +78,39 @@ private[udo] final class ColumnWriter(root: VectorSchemaRoot) {
     }
     gathered += 1
     if (gathered == Rows) flush()
+  }
+
+  /** Write `n` rows of such a block, from its row `at` on, the bytes of whose texts are in `staged`, by field. */
+  def write(from: Array[Long], at: Int, n: Int, staged: Array[Gathered.Staged]): Unit = {
+    require(others.isEmpty, "a column has no plain form")
+    for (column <- text) {
+      var size = 0L
+      var row = at
+      while (row < at + n) {
+        size += from(row * words + nullWords + column.field)
+        row += 1
+      }
+      val texts = staged(column.field)
+      column.append(texts.bytes, Platform.BYTE_ARRAY_OFFSET + texts.at.toLong, size)
+      texts.at += size.toInt
+    }
+    var done = 0
+    while (done < n) {
+      val some = math.min(Rows - gathered, n - done)
+      System.arraycopy(from, (at + done) * words, block, gathered * words, some * words)
+      var row = gathered
+      while (row < gathered + some) {
+        var i = 0
+        while (i < nullWords) {
+          someNull(i) |= block(row * words + i)
+          i += 1
+        }
+        row += 1
+      }
+      gathered += some
+      done += some
+      if (gathered == Rows) flush()
+    }
   }
 
   /** Bring the block into the columns. Only the last one has fewer rows: each begins at a whole byte of the bits. */
@@ -245,6 +278,9 @@ private[udo] final class ColumnWriter(root: VectorSchemaRoot) {
 private[udo] object ColumnWriter {
   /** The rows of a block: as many as a word has bits. */
   val Rows = 64
+
+  /** The words of a row of a block that tell which of its fields are null. */
+  def nullWords(fields: Int): Int = (fields + 63) / 64
 }
 
 /** Types whose values have the same bytes in a row of Spark's and in an Arrow column. */

@@ -16,6 +16,9 @@ private[udo] final class Events(schema: Schema, allocator: BufferAllocator) {
 
   def write(row: InternalRow): Unit = writer.write(row)
 
+  /** Write the next `n` of these rows. */
+  def write(rows: Gathered, n: Int): Unit = rows.take(n, writer)
+
   /** End the writing: no more rows until `reset`. */
   def finish(): Unit = writer.finish()
 

@@ -79,6 +79,7 @@ private[udo] final class Exchange(
   private var reading = Option.empty[Item]
   private var turn = 0
   private var ended = false
+  private var gathered: Gathered = _ // rows of a block that did not fit into the last frame
   @volatile private var closed = false
   private val inUse = new InUse(() => free())
 
@@ -129,7 +130,7 @@ private[udo] final class Exchange(
     // Answered batches wait behind an unanswered one: bound them by the frames that all slots may have under way. No answer waits for
     // an event.
     if (!ended && asked.size <= lanes.opened.window * slots.size && (ahead == null || asked.isEmpty || ahead.ready)) {
-      if (rows.hasNext) {
+      if (gathered != null || rows.hasNext) {
         asked += new Item
         slots.send(asked.last, filled(asked.last))
       } else {
@@ -158,19 +159,30 @@ private[udo] final class Exchange(
     var n = 0
     var keptBytes = 0L
     // Asking for the size with every row, as mapInArrow does, would cost as much as all the rest.
-    while (n < bound.rows && (ahead == null || n == 0 || ahead.ready) && rows.hasNext && (n == 0 || n % ColumnWriter.Rows != 0 || written(to) + keptBytes < bound.bytes)) {
-      val row = rows.next()
-      if (keeping) {
-        item.kept += keep(row).copy()
-        keptBytes += item.kept.last.getSizeInBytes
+    var ask = ColumnWriter.Rows
+    while (n < bound.rows && (ahead == null || n == 0 || ahead.ready) && (gathered != null || rows.hasNext) && (n < ask || written(to) + keptBytes < bound.bytes)) {
+      if (n >= ask) ask = n + ColumnWriter.Rows
+      val row = if (gathered != null) gathered else rows.next()
+      row match {
+        case block: Gathered =>
+          val some = math.min(block.rows, bound.rows - n)
+          only.write(block, some)
+          gathered = if (block.rows > 0) block else null
+          n += some
+          ask = n
+        case _ =>
+          if (keeping) {
+            item.kept += keep(row).copy()
+            keptBytes += item.kept.last.getSizeInBytes
+          }
+          if (placed == null) only.write(row)
+          else {
+            val slot = slots.place(row.getInt(call.group))
+            to(slot).write(row)
+            placed(slot) += n
+          }
+          n += 1
       }
-      if (placed == null) only.write(row)
-      else {
-        val slot = slots.place(row.getInt(call.group))
-        to(slot).write(row)
-        placed(slot) += n
-      }
-      n += 1
     }
     to.foreach(_.finish())
     counters.rowsSent += n

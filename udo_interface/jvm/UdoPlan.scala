@@ -72,15 +72,16 @@ private[udo] final case class Udo(call: Call, override val output: Seq[Attribute
 
 private[udo] object UdoStrategy extends SparkStrategy {
   override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
-    case Udo(call, output, child) => UdoExec(call, output, planLater(child)) :: Nil
+    case Udo(call, output, child) =>
+      val plain = call.keys.isEmpty && child.output.size == call.columns.size && UdoGatherExec.serves(Body.schema(call.input.toArray))
+      UdoExec(call, output, if (plain) UdoGatherExec(call.deployment, planLater(child)) else planLater(child)) :: Nil
     case _ => Nil
   }
 }
 
 /** The physical plan of the call: the executor's JVM itself carries it out. */
 private[udo] final case class UdoExec(call: Call, override val output: Seq[Attribute], child: SparkPlan)
-    extends UnaryExecNode
-    with AdaptiveSparkPlanHelper {
+    extends UnaryExecNode {
   override def producedAttributes: AttributeSet = AttributeSet(output)
   override def outputPartitioning: Partitioning = child.outputPartitioning
   override def nodeName: String = s"Udo ${call.deployment} in the JVM"
@@ -102,16 +103,19 @@ private[udo] final case class UdoExec(call: Call, override val output: Seq[Attri
     val most = conf.arrowMaxRecordsPerBatch
     val bounds = FrameBounds(if (most > 0) most else Int.MaxValue, UdoExec.maxBytes(conf))
     val counters = Counters(sent, answered, frames, bytes, waited)
-    val realTime = find(child)(_.getClass.getSimpleName == UdoExec.RealTimeScan).map(_ => child.output.map(_.dataType))
+    val realTime = UdoExec.realTime(child).map(_ => child.output.map(_.dataType))
     // Unlike mapPartitions it does not look into the closure, whose class Spark's own loader does not know.
     child.execute().mapPartitionsInternal(new Exchanges(call, output.map(_.dataType), kept.map(_.dataType), bounds, counters, realTime))
   }
 }
 
-private[udo] object UdoExec {
+private[udo] object UdoExec extends AdaptiveSparkPlanHelper {
   /** The source of real-time mode, which Spark 4.0 does not have. */
   private val RealTimeScan = "RealTimeStreamScanExec"
   private val MaxBytes = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+  /** The source of real-time mode below, if there is one. */
+  def realTime(plan: SparkPlan): Option[SparkPlan] = find(plan)(_.getClass.getSimpleName == RealTimeScan)
 
   /** About how many bytes a batch may have; Spark 4.0 does not know the setting. */
   private def maxBytes(conf: org.apache.spark.sql.internal.SQLConf): Long = {
