@@ -15,6 +15,7 @@ CALLS = [
     "test_batch.py::test_every_event_goes_through_the_operator_once[python]",
     "test_batch.py::test_timestamps_keep_their_instant_in_any_session_zone",
     "test_jvm_columns.py::test_rows_of_all_types_come_back_whatever_their_number_and_nulls",
+    "test_jvm_gather.py",
     "test_rdd.py",
     "test_streaming.py::test_a_live_update_during_the_query_loses_and_doubles_nothing[python]",
     "test_keyed.py::test_counts_go_on_over_epochs_and_over_a_restart_of_the_query",

@@ -190,6 +190,19 @@ def test_large_texts_end_a_block_early_and_bytes_bound_the_frame(spark: SparkSes
 
 
 @pytest.mark.long
+def test_a_full_block_at_the_end_of_the_rows_is_handed_over_once(spark: SparkSession, platform: Platform) -> None:
+    """One row becomes as many as a block holds, in a plan that does not stop between a block and its end."""
+    counts = platform.operator(COUNTS, input=EVENT, output={"n": "int64"})
+    spark.conf.set(BATCH, "64")
+    one = numbers(spark).groupBy().agg(F.count("*").alias("n"))
+    for rows in (64, 128, 130):
+        many = one.select(F.explode(F.sequence(F.lit(1), F.lit(rows))).alias("n")).select(F.col("n").cast("bigint"), F.lit("s").alias("s"))
+        frames = [row.n for row in udo(counts, path="jvm")(many.coalesce(1)).collect()]
+        direct = [row.n for row in udo(counts, path="jvm")(many).collect()]
+        assert frames == direct == [64] * (rows // 64) + [rows % 64] * (rows % 64 > 0)
+
+
+@pytest.mark.long
 def test_a_failing_expression_is_sparks_own_error(spark: SparkSession, forwards: str) -> None:
     df = spark.range(0, 1_000, 1, 1).selectExpr("id as n", "if(id = 500, cast(raise_error('no event') as string), 's') as s")
     with pytest.raises(Exception, match="no event"):
