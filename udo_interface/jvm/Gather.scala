@@ -115,7 +115,7 @@ private[udo] object UdoGatherExec {
   }
 }
 
-/** Makes what the generated code of a partition gathers into. */
+/** Makes what generated code gathers rows into: an array of the row that stands for them, their words, and their number. */
 private[udo] final class Gathering(fields: Int) extends Supplier[Array[AnyRef]] with Serializable {
   override def get(): Array[AnyRef] = {
     val gathered = new Gathered(fields)
@@ -130,7 +130,7 @@ private[udo] final class Gathered(fields: Int) extends GenericInternalRow(Array.
   private val nullWords = ColumnWriter.nullWords(fields)
   private val words = nullWords + fields
   private val staged = Array.fill(fields)(new Staged)
-  private var size = 0
+  private var size = 0L
   private var taken = 0
   val block = new Array[Long](ColumnWriter.Rows * words)
   /** The number of rows gathered, and how many there are to be. */
@@ -147,7 +147,7 @@ private[udo] final class Gathered(fields: Int) extends GenericInternalRow(Array.
     if (size >= EnoughBytes) count(1) = count(0) + 1
   }
 
-  /** Take the next `n` rows: the first of them is given to `write`, and of each text column its bytes from where on to `append`. */
+  /** Write the next `n` rows to the columns; once all have been written, others may be gathered. */
   def take(n: Int, columns: ColumnWriter): Unit = {
     columns.write(block, taken, n, staged)
     taken += n
@@ -186,7 +186,8 @@ private[udo] object Gathered {
 
     private def room(more: Int): Array[Byte] = {
       val needed = Math.addExact(end, more)
-      if (bytes.length < needed) bytes = java.util.Arrays.copyOf(bytes, math.max(math.max(needed, FirstBytes), math.min(2 * bytes.length, EnoughBytes)))
+      val larger = math.max(FirstBytes, math.min(2 * bytes.length, EnoughBytes))
+      if (bytes.length < needed) bytes = java.util.Arrays.copyOf(bytes, math.max(needed, larger))
       bytes
     }
 
