@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
-import random
 import threading
-from collections.abc import Callable, Iterator
-from decimal import Decimal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from tests.conftest import bound, require, wait_until
+from tests.support.spark_rows import KINDS, arrow_of, rows_of, schema_of
 from udo_interface import udo
 from udo_interface.spark import jar, jvm_path
 from udo_protocol.errors import Unavailable
@@ -27,38 +24,12 @@ if TYPE_CHECKING:
     from tests.udo_interface.conftest import Platform
 
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-EPOCH = datetime.datetime(1970, 1, 1)
 ANSWERS_EACH = """
 from udo_runtime import Operator
 class run(Operator):
     def process(self, event, ctx):
         yield event
 """
-
-
-def text(r: random.Random) -> str:
-    return "äx"[: r.randrange(3)] * (r.choice([0, 1, 7, 40]) if r.random() < 0.98 else 9000)  # longer than the buffers begin
-
-
-# Arrow's name: Spark's type, and a random value.
-KINDS: dict[str, tuple[T.DataType, Callable[[random.Random], Any]]] = {
-    "int64": (T.LongType(), lambda r: r.getrandbits(64) - 2**63),
-    "int32": (T.IntegerType(), lambda r: r.getrandbits(32) - 2**31),
-    "int16": (T.ShortType(), lambda r: r.getrandbits(16) - 2**15),
-    "int8": (T.ByteType(), lambda r: r.getrandbits(8) - 2**7),
-    "bool": (T.BooleanType(), lambda r: r.random() < 0.5),
-    "double": (T.DoubleType(), lambda r: r.choice([-0.0, float("inf"), r.random() * 1e300])),
-    "float": (T.FloatType(), lambda r: r.choice([-0.0, float("-inf"), r.randrange(1 << 24) / 8])),
-    "string": (T.StringType(), text),
-    "binary": (T.BinaryType(), lambda r: r.randbytes(r.choice([0, 1, 30]))),
-    "date32": (T.DateType(), lambda r: datetime.date.fromordinal(r.randrange(1, 3_000_000))),
-    "timestamp[us]": (
-        T.TimestampNTZType(),
-        lambda r: EPOCH + datetime.timedelta(days=r.randrange(-9999, 9999), microseconds=r.randrange(99)),
-    ),
-    "decimal128(20, 3)": (T.DecimalType(20, 3), lambda r: Decimal(r.randrange(10**20)).scaleb(-3)),
-    "list<int64>": (T.ArrayType(T.LongType()), lambda r: [r.choice([None, 1, 2])] * r.randrange(3)),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -70,19 +41,6 @@ def there_is_a_jar(spark: SparkSession) -> Iterator[None]:
     before = spark.conf.get(BATCH)
     yield
     spark.conf.set(BATCH, str(before))
-
-
-def rows_of(kinds: list[str], count: int, nulls: float, seed: int) -> list[tuple[Any, ...]]:
-    r = random.Random(seed)
-    return [tuple(None if r.random() < nulls else KINDS[k][1](r) for k in kinds) for _ in range(count)]
-
-
-def schema_of(kinds: list[str]) -> T.StructType:
-    return T.StructType([T.StructField(f"c{i}", KINDS[k][0]) for i, k in enumerate(kinds)])
-
-
-def arrow_of(kinds: list[str]) -> dict[str, str]:
-    return {f"c{i}": kind for i, kind in enumerate(kinds)}
 
 
 def test_rows_of_all_types_come_back_whatever_their_number_and_nulls(spark: SparkSession, platform: Platform) -> None:

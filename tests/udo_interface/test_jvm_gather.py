@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tests.conftest import require
-from tests.udo_interface.test_jvm_columns import BATCH, KINDS, arrow_of, rows_of, schema_of
+from tests.support.spark_rows import KINDS, arrow_of, rows_of, schema_of
 from udo_interface import udo
 from udo_interface.spark import jar
 from udo_protocol.errors import Unavailable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tests.udo_interface.conftest import Platform
 
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 PLAIN = [kind for kind in KINDS if not kind.startswith(("decimal", "list"))]
